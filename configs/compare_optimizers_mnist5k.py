@@ -3,7 +3,7 @@
 Command: python run.py --config configs/compare_optimizers_mnist5k.py --config.data.idx.path=DIR
 Source: lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague; unbalanced starts after
 Neyshabur, Salakhutdinov and Srebro, `Path-SGD: Path-Normalized Optimization in Deep Neural Networks`, 2015.
-The comparison is ours.
+The comparison is ours; its results are in papers/adaptive_sgd. 22 minutes on 2 cores.
 
 5000 training images and the next 5000 for validation; an MLP (1024, 1024) without any regularizer, batches of
 100, 10 epochs at a constant rate. An unbalanced start is the balanced one with its hidden units rescaled by

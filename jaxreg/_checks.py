@@ -83,7 +83,7 @@ def known_values(x: Any) -> np.ndarray | None:
   """Returns the values of `x` if reading them is nearly free, else None.
 
   Known are NumPy arrays, numbers, and outside of `jit` JAX arrays on the CPU. To compare 128 labels there
-  takes 10 microseconds, less than one eager operation. An accelerator would have to be waited for.
+  takes 10 microseconds, less than one eager operation. Reading from an accelerator would wait for it.
   """
   if isinstance(x, np.ndarray | np.generic | int | float):
     return np.asarray(x)
@@ -164,7 +164,7 @@ def check_key(key: Key) -> Key:
 
 
 def key_first(function: Callable[P, R]) -> Callable[P, R]:
-  """Makes a call without the key, the first argument, say so: Python's error would name the last argument."""
+  """Makes a call that lacks the key, the first argument, say so; Python would report the last one missing."""
   parameters = inspect.signature(function).parameters.values()
   required = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
 

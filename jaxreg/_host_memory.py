@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 
-# Of glibc's malloc.h.
+# From glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 
 

@@ -18,7 +18,7 @@ from jaxreg.typing import Array
 def sharding_like(x: Array, shape: tuple[int, ...] | None = None) -> NamedSharding | None:
   """The `out_sharding` of a draw or gather of the given shape that meets `x` entry by entry.
 
-  Last axes go together; an axis of another size than that of `x` is whole.
+  Axes are matched from the last one; an axis whose size differs from that of `x` is not split.
   """
   sharding = _split(x)
   if sharding is None or shape is None:
@@ -42,13 +42,13 @@ def placed_like(x: Array, other: Array) -> Array:
 
 
 def entries(values: Array, index: Array) -> Array:
-  """Each row's entry of `values` `[..., n]` at `index` `[...]`: `[..., 1]`."""
+  """Takes the entry at `index` `[...]` from the last axis of `values` `[..., n]`: `[..., 1]`."""
   take = lambda values, index: jnp.take_along_axis(values, index[..., None], axis=-1)
   return partitioned(take, values, index, kept=slice(-1))
 
 
 def gathered(x: Array) -> Array:
-  """`x`, whole on every device: for sorts of all entries."""
+  """Copies the whole of `x` to every device, as a sort of all entries needs it."""
   sharding = _split(x)
   return x if sharding is None else jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
 
@@ -57,7 +57,7 @@ def partitioned(function: Callable[..., Any], *arrays: Any, kept: Any = slice(No
   """Computes `function(*arrays)`, which closes over no array, with automatic axes: XLA chooses how to split.
 
   The leading axes of the result are split like the axes `kept` of the first array; several results may have
-  a slice each. Instead, `like` may be a tree of arrays, like which the results are split.
+  a slice each. If `like` is given, a tree of arrays, the results are split as these arrays are.
   """
   leaves = jax.tree.leaves(arrays)
   sharding = next((found for found in map(_split, leaves) if found is not None), None)

@@ -1,4 +1,4 @@
-"""Sums of very many terms: in float32, one term after the other stops growing or drifts."""
+"""Sums of very many terms: added one by one in float32, they would stop growing or drift."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxreg.typing import Array
 
 Compensated = tuple[Array, Array]
 
-# The rows of a block, unless the sums of so small blocks take much memory.
+# The rows of a block; more if the sums of so many blocks would take much memory.
 ROWS = 32
 
 

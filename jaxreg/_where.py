@@ -20,7 +20,7 @@ SHARED = frozenset({"where", "key", "kernel", "bias", "log_prior", "log_prior_od
 
 
 def only_where(end: int | None = -1) -> Callable[[Callable[P, R]], Callable[P, R]]:
-  """Makes the keyword `where` of a function work, which only has to name it in its signature.
+  """Implements the keyword `where` for a function that only names it in its signature.
 
   Each example that does not count gets harmless arguments before the call, and its results are 0 after it.
   Both are needed: a gradient of 0 times NaN or infinity would be NaN.

@@ -1,1 +1,1 @@
-"""What reproduces or proves one source, a folder each. Imports `jaxreg`; nothing there imports this."""
+"""Proofs and figures of one source in each folder. They import `jaxreg`, which does not import them."""

@@ -1,4 +1,4 @@
-"""What trained figures share: data, networks of plain arrays, Adam on several seeds at once; the command."""
+"""Shared by the figures of trained networks: data, networks as plain arrays, Adam on several seeds."""
 
 import argparse
 import itertools
@@ -14,13 +14,17 @@ import optax
 
 from benchmarks._records import Found
 from jaxreg import losses, noise
+from jaxreg.train import RunError
 from jaxreg.train.data import sources
+from jaxreg.train.errors import ArgumentError
+from papers._command import one_line_errors
 
 Layers = dict[str, dict[str, jax.Array]]
 LossFn = Callable[..., jax.Array]
 OUT = Path(__file__).resolve().parent.parent / "docs/figures"
 
 
+@one_line_errors()
 def draw(doc: str | None, source: str, figures: dict[str, Callable], on_mnist: dict[str, Callable]) -> None:
   """Draws the figure that the command line names, or all, and writes the numbers found on the way.
 
@@ -47,7 +51,10 @@ def draw(doc: str | None, source: str, figures: dict[str, Callable], on_mnist: d
 
 def mnist(folder: str, *, num_train: int = 0) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
   """Training and test images as `[n, 784]` in [0, 1], with their labels."""
-  data = sources.idx(path=folder, num_train=num_train)
+  try:
+    data = sources.idx(path=folder, num_train=num_train)
+  except ArgumentError as error:
+    raise RunError(f"--data: {error.args[1]}") from error
   return _examples(data.train), _examples(data.test)
 
 
@@ -64,7 +71,7 @@ def digits() -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
 
 
 def init(key: jax.Array, sizes: tuple[int, ...], *, gain: float = 2.0, bias: float = 0.0) -> Layers:
-  """Layers of these widths, by He's initialisation; `gain` 1 for what is not rectified."""
+  """Layers of these widths, by He's initialisation; `gain` is 1 for layers without a rectifier."""
   layers = {}
   for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
     key, subkey = jax.random.split(key)

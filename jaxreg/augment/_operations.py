@@ -19,7 +19,7 @@ PHOTOMETRIC = (
   *("autocontrast", "brightness", "color", "contrast"),
   *("equalize", "posterize", "sharpness", "solarize"),
 )
-# RandAugment's list; AutoAugment's policies invert, too.
+# RandAugment's list; AutoAugment's policies also use `invert`.
 OPERATIONS = ("identity", *PHOTOMETRIC, *GEOMETRIC)
 ALL = (*OPERATIONS, "invert")
 
@@ -31,7 +31,7 @@ def check_pixels(x: Array, value_range: tuple[float, float] | None) -> tuple[flo
   low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
   check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
   known = known_values(x)
-  # An operation before this one may have rounded.
+  # Rounding in an earlier operation may leave the range slightly.
   slack = 0.01 * (high - low)
   if known is not None and known.size and (known.min() < low - slack or known.max() > high + slack):
     raise ValueError(

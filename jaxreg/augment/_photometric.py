@@ -43,7 +43,7 @@ def equalize(x: Array, level: Array) -> Array:
   del level
   batch, height, width, channels = x.shape
   values = jnp.round(255 * jnp.moveaxis(x, -1, 1).reshape(batch, channels, -1)).astype(jnp.int32)
-  # The number of darker pixels for each pixel: the cumulated histogram at its value, without a histogram.
+  # Each pixel's number of darker pixels, which is the cumulative histogram at its value.
   rank = lambda v: jnp.searchsorted(jnp.sort(v), v)
   darker = partitioned(jax.vmap(jax.vmap(rank)), values)
   brightest = jnp.sum(values == values.max(-1, keepdims=True), axis=-1, keepdims=True)
@@ -60,7 +60,7 @@ def hue(x: Array, turn: Array) -> Array:
   red, green, blue = (x[..., channel] for channel in range(3))
   value = x.max(axis=-1)
   chroma = value - x.min(axis=-1)
-  # In sixths of a round. Grey has no hue, and its chroma of 0 makes any hue do.
+  # In sixths of a round. Grey has chroma 0, so its hue has no effect.
   some = jnp.where(chroma > 0, chroma, 1)
   sixths = jnp.where(value == green, 2 + (blue - red) / some, 4 + (red - green) / some)
   sixths = jnp.where(value == red, (green - blue) / some, sixths) + 6 * turn[:, None, None]

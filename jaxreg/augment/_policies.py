@@ -1,6 +1,6 @@
 """AutoAugment's policies, as the paper's appendix prints them: pairs of operation, probability, magnitude.
 
-`autocontrast`, `equalize` and `invert` have no magnitude; theirs are 0 here.
+`autocontrast`, `equalize` and `invert` have no magnitude; it is written as 0.
 """
 
 # A sub-policy: operations in their order, each with its probability and its magnitude in 0 to 9.
@@ -33,7 +33,7 @@ CIFAR10: tuple[SubPolicy, ...] = (
   (("equalize", 0.8, 0), ("invert", 0.1, 0)),
   (("translate_y", 0.7, 9), ("autocontrast", 0.9, 0)),
 )
-# Five of its 25 are there twice.
+# Five of its sub-policies occur twice.
 IMAGENET: tuple[SubPolicy, ...] = (
   (("posterize", 0.4, 8), ("rotate", 0.6, 9)),
   (("solarize", 0.6, 5), ("autocontrast", 0.6, 0)),

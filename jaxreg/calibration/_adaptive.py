@@ -46,7 +46,7 @@ def adaptive_bins(
   """
   check_count(num_bins, "num_bins")
   examples = predictions(log_probs, labels, weights, where)
-  # Sorted on every device: one number for each example and array.
+  # Every device sorts all examples: each array has only one number for each.
   flat = lambda x: gathered(x).ravel()
   confidence = flat(jnp.exp(examples.log_probs.max(axis=-1)))
   correct = flat(examples.log_probs.argmax(axis=-1) == examples.labels)

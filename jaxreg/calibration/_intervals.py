@@ -61,7 +61,7 @@ def interval_coverage(
   counts = _counts(weights, where, targets)
   low, high, targets = (jnp.where(counts != 0, x, 0) for x in (low, high, targets))
   broken = jnp.isnan(low) | jnp.isnan(high) | jnp.isnan(targets)
-  # Not by a product: compiled code may take NaN times false for 0.
+  # `where` instead of a product: compiled code may evaluate NaN times False to 0.
   held = jnp.where(broken, jnp.nan, jnp.where((low <= targets) & (targets <= high), counts, 0))
   return Coverage(held.sum(), jnp.where(broken, jnp.nan, counts * (high - low)).sum(), counts.sum())
 

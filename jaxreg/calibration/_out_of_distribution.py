@@ -40,7 +40,7 @@ def least_confidence(log_probs: ArrayLike, *, where: ArrayLike | None = None) ->
     Hendrycks and Gimpel, `A Baseline for Detecting Misclassified and Out-of-Distribution Examples`, 2017.
   """
   log_probs = check_log_probs(log_probs, "log_probs")
-  # Unlike 1 - exp, both keep digits for a prediction that is nearly certain, the first all of them.
+  # 1 - exp loses the digits of a nearly certain prediction. Both forms keep digits; `others` keeps all.
   others = jnp.exp(others_log_probs(log_probs)[..., 0])
   return jnp.where((others > 0) & (others < 0.5), others, -jnp.expm1(log_probs.max(axis=-1)))
 
@@ -149,7 +149,7 @@ def fpr_at_tpr(
 
 
 def _sorted(scores: ArrayLike, name: str, where: ArrayLike | None) -> tuple[Array, int | Array, Array | None]:
-  """The scores in order, first those that count; their number, and which they are, None for all."""
+  """Sorts the scores that count to the front; returns all, their number, and a mask of them (None: all)."""
   number = None
   if where is not None:
     counts = check_where(where, np.shape(scores))

@@ -65,7 +65,7 @@ def fit_temperature(
   def halve(_: int, interval: tuple[Array, Array]) -> tuple[Array, Array]:
     left, right = interval
     middle = (left + right) / 2
-    # Not < 0: the slope underflows to 0 if every example is right by far, and the optimum is still above.
+    # Not `< 0`: the slope underflows to 0 if all examples are very confident, though the optimum is larger.
     falls = slope(middle) <= 0
     return jnp.where(falls, middle, left), jnp.where(falls, right, middle)
 

@@ -22,8 +22,8 @@ class Examples(NamedTuple):
   Attributes:
     log_probs: `[..., classes]`; equal probabilities for an example of weight 0.
     labels: `[...]`, in range; may be 0 for an example that does not count or is broken.
-    weights: `[...]`, by which to multiply; NaN for a broken example: a label out of range, or NaN among its
-      `log_probs`.
+    weights: `[...]`, the factors in the sums; NaN for a broken example, which has a label out of range or NaN
+      among its `log_probs`.
     counts: `[...]`, the weights as given.
   """
 
@@ -75,7 +75,7 @@ def weighted_examples(
   if weights is not None:
     log_probs = jnp.where(used[..., None], log_probs, -math.log(log_probs.shape[-1]))
   outside = (labels < 0) | (labels >= log_probs.shape[-1])
-  # Not by NaN in log_probs: on a CPU, compiled code may take exp(NaN) for a number.
+  # Marked in the weights, not in log_probs: on a CPU, compiled code may evaluate exp(NaN) to a number.
   broken = used & (outside | jnp.isnan(log_probs).any(axis=-1))
   labels = jnp.where(outside | ~used, 0, labels)
   return Examples(log_probs, labels, jnp.where(broken, jnp.nan, counts), counts)
@@ -95,7 +95,7 @@ def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: t
 
 
 def ceil_of(share: Fraction, number: int | Array, most: int) -> Any:
-  """`ceil(share * number)` without rounding, of a number that may be traced and is at most `most`."""
+  """Returns `ceil(share * number)` exactly; `number` may be traced and is at most `most`."""
   ceil = lambda n: -(-n * share.numerator // share.denominator)
   # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.
   return ceil(number) if isinstance(number, int) else jnp.asarray([*map(ceil, range(most + 1))])[number]

@@ -18,7 +18,7 @@ class DualState(NamedTuple):
   Attributes:
     multiplier: `alpha`, at least 0.
     mean: running mean of the penalty, biased by its start at 0.
-    weight: total weight of the values in `mean`; 1 without a share of the start.
+    weight: total weight of the values in `mean`; the start has the rest, up to 1.
   """
 
   multiplier: Array

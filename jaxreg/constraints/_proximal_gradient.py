@@ -95,9 +95,9 @@ def backtracked(
   size: Array,
   shrink: float,
 ) -> tuple[Params, Array]:
-  """The proximal step from `y`, and its size: the first from `size` on whose quadratic model is a bound."""
+  """Takes the proximal step from `y`; shrinks `size` until the quadratic model bounds the loss."""
   tree = optax.tree
-  # Near the solution the two sides differ by the rounding errors of the loss alone.
+  # Near the solution the two sides differ only by rounding errors of the loss.
   slack = 8 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
 
   def moved(size: Array) -> Params:
@@ -114,6 +114,6 @@ def backtracked(
 
 
 def next_momentum(t: Array) -> tuple[Array, Array]:
-  """The next `t` of the sequence, and the momentum of the step after the one that had `t`."""
+  """Returns `t_{k+1}` for `t = t_k`, and the momentum `(t_k - 1) / t_{k+1}`."""
   after = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
   return after, (t - 1) / after

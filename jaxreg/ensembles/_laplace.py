@@ -203,6 +203,6 @@ def probit_log_probs(logits: ArrayLike, variance: ArrayLike) -> Array:
 
 
 def _eigen(matrix: Array) -> tuple[Array, Array]:
-  """The eigenvectors and the eigenvalues of a matrix that has none below 0 but by rounding."""
+  """Eigenvectors and eigenvalues of a positive semidefinite matrix; 0 for values rounded below it."""
   values, vectors = jnp.linalg.eigh(matrix)
   return vectors, jnp.maximum(values, 0)

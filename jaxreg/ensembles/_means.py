@@ -77,7 +77,7 @@ def geometric(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arra
   """
   log_probs, weights = members(log_probs, weights)
   large, small = _exact_sum(weights * jnp.where(weights > 0, log_probs, 0))
-  # Subtracting the largest first keeps differences between sums that are below their last digit.
+  # `small` has differences below the last digit of `large`; they survive if the largest is subtracted first.
   return jax.nn.log_softmax(large - large.max(axis=-1, keepdims=True) + small, axis=-1)
 
 
@@ -114,5 +114,5 @@ def _are_probabilities(x: np.ndarray) -> bool:
 
 
 def _minus_inf(total: Array) -> Array:
-  """-inf, or NaN if the sum is NaN, which also compares as not above 0."""
+  """NaN where the sum is NaN, else -inf: for sums that are not above 0."""
   return jnp.where(jnp.isnan(total), total, -jnp.inf)

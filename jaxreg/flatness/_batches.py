@@ -50,7 +50,7 @@ def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
   return _chunked(loss_fn, int(chunk_size))
 
 
-# The most chunks that are added one after the other.
+# The most terms that one loop adds.
 LOOP = 64
 
 
@@ -177,7 +177,7 @@ class Streamed:
     running, count = compensated(jnp.zeros_like(self.like)), 0
     for number, batch in enumerate(self.batches()):
       size = num_examples(batch)
-      # While the host reads a batch, the devices compute; they must not fall behind by more than that.
+      # The devices compute while the host reads the next batch; no more than one batch waits for them.
       running = add_batch(jax.block_until_ready(running), size, number, batch)
       count += size
     if not count:
@@ -266,7 +266,7 @@ def automatic(mesh: Mesh) -> Mesh:
 
 
 def placed(batch: Batch, mesh: Mesh | None) -> Batch:
-  """Shards a batch over the devices of a mesh; one that does not divide goes to all of them."""
+  """Shards a batch over the devices of a mesh; copies it to each if it does not divide evenly."""
   batch = jax.tree.map(_array, batch)
   if mesh is None:
     return batch
@@ -280,18 +280,18 @@ def replicated(x: Array, mesh: Mesh | None) -> Array:
 
 
 def _array(x: Any) -> Any:
-  """PyTorch's tensors and the like as NumPy arrays, without a copy."""
+  """Returns arrays of other libraries, such as PyTorch's tensors, as NumPy arrays, without a copy."""
   known = isinstance(x, jax.Array | np.ndarray) or not hasattr(x, "__array__")
   return x if known else np.asarray(x)
 
 
 def _rows(x: Any, first: int, size: int) -> Any:
-  # With a start that is an argument, JAX's arrays share one program.
+  # The start is an argument of the slice, so one compiled program serves all starts.
   return jax.lax.dynamic_slice_in_dim(x, first, size) if isinstance(x, jax.Array) else x[first : first + size]
 
 
 def batches_of(data: Any) -> Iterable[Batch]:
-  """Returns data as an iterable of batches: a list and a loader are such, any other tree is one batch."""
+  """Returns an iterable of batches: a list or a loader as it is, any other tree as one batch."""
   if isinstance(data, Iterator):
     raise TypeError(
       f"data must start anew in each product, got the iterator {type(data).__name__}; give a list of "
@@ -307,7 +307,7 @@ def batches_of(data: Any) -> Iterable[Batch]:
     }
     if len(kinds) != 1:
       raise TypeError(
-        f"a list must have batches alike, got {len(kinds)} kinds; one batch is a tuple or a dict"
+        f"a list must have batches of one structure, got {len(kinds)}; one batch is a tuple or a dict"
       )
     return data
   loader = jax.tree_util.all_leaves([data]) and not hasattr(data, "dtype") and isinstance(data, Iterable)

@@ -315,7 +315,7 @@ def _moments_on_host(hessian, samples):
 
 def _rows(samples):
   if not isinstance(samples, LazySamples):
-    # To iterate over an array copies a hundred rows at once.
+    # Iterating over a JAX array would copy a hundred rows at once.
     yield from (jax.lax.dynamic_index_in_dim(samples, n, keepdims=False) for n in range(len(samples)))
     return
   state = samples.state

@@ -34,7 +34,7 @@ from jaxreg.typing import Array, Batch, Key, Mask, ModelState, Params
 
 @dataclasses.dataclass(frozen=True)
 class WithState:
-  """A function of parameters that also takes a model's state, as one of the pair `(params, model_state)`."""
+  """Turns a function of parameters and a model's state into one of the pair `(params, model_state)`."""
 
   function: Callable[..., Any]
 

@@ -147,15 +147,15 @@ def _warm(v0: Array, random: Array) -> Array:
 
 
 def _ritz_of(steps, num, which, tol, matvec, start, other, enough=None):
-  # In the same program, which computes the shared part of the products once. An operator that changes from
-  # call to call changes while it is traced.
+  # The products to check are in this program, so their shared part is computed once. An operator that changes
+  # from call to call also changes during tracing, so the check finds it.
   products = None if other is None else (matvec(start), matvec(start), matvec(other))
 
   basis, tridiagonal, residual = _lanczos(steps, matvec, start, enough)
   found = enough and enough.found
   values, vectors, residuals, converged = found or _chosen(num, which, tol, tridiagonal, residual, jnp)
   ritz = vectors.T @ basis
-  if ritz.shape[1] > start.size:  # a sharded basis
+  if ritz.shape[1] > start.size:  # a sharded basis has padding
     ritz = ritz[:, : start.size]
   return EigenPairs(values, ritz, residuals, converged), products
 
@@ -311,7 +311,7 @@ def _lanczos(
   mesh = matvec.mesh if isinstance(matvec, Streamed) else None
   sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec(None, mesh.axis_names))
   width = start.size if mesh is None else -(-start.size // mesh.size) * mesh.size
-  zeros = lambda *shape: jnp.zeros(shape, start.dtype)  # each its own, because the loop overwrites them
+  zeros = lambda *shape: jnp.zeros(shape, start.dtype)  # new arrays, because the loop overwrites them
   basis = jnp.zeros((steps, width), start.dtype, device=sharding)
   state = (basis, zeros(steps), zeros(steps), start / jnp.linalg.norm(start), zeros())
   basis, diagonal, beside, _, _ = iterate(matvec, steps, _current, _advance(sharding), state, enough)

@@ -20,7 +20,7 @@ from jaxreg.flatness._layer_inputs import of_examples, tapped
 from jaxreg.flatness._subset import selected, split
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
-_ENTRIES = 2**24  # of the examples' gradients that are in memory at once: 64 MiB
+_ENTRIES = 2**24  # the most entries of per-example gradients in memory at once: 64 MiB
 
 
 @analysis

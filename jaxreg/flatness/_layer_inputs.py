@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal  # pyright: ignore[repor
 from jaxreg.flatness._batches import num_examples
 from jaxreg.typing import Array, Batch
 
-_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of compiled, rematerialised and custom functions
+_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of compiled or custom functions
 
 
 def tapped(
@@ -147,7 +147,7 @@ def _inputs(eqn: Any, values: list[Array]) -> Array:
   # Slices of the padded images, which take a fraction of the time of `conv_general_dilated_patches`.
   sides, params = kernel.shape[:-2], eqn.params
   names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
-  # A factor of all four changes nothing, but spreads the images out (`models.convolution` has one).
+  # A common factor of all four only spreads the images out (as in `models.convolution`), so divide by it.
   factors = [math.gcd(stride, *pair, *rest) for stride, pair, *rest in zip(*(params[name] for name in names))]
   strides, lhs_dilation, rhs_dilation = (
     [number // factor for number, factor in zip(params[name], factors)] for name in (names[0], *names[2:])

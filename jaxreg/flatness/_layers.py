@@ -531,7 +531,7 @@ def layerwise(
     if num_steps:
       steps = min(num_steps, index.size)
       pair = top_eigenpairs(block, key=layer_key, num_steps=steps, check=False)
-      found.append((pair.values[0], pair.residuals[0]))  # without its vector
+      found.append((pair.values[0], pair.residuals[0]))  # the vector is not kept
     diagonals.append(Estimate(*(x[index] for x in diagonal)))
   values, residuals = jnp.asarray(found or [(jnp.nan, jnp.nan)] * len(names), like.dtype).T
   return Layerwise(names, values, residuals, traces, tuple(diagonals))

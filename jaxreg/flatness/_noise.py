@@ -260,7 +260,7 @@ _gradient = jax.jit(lambda gradient, params, batch, key: gradient(params, batch,
 
 
 def pooled(gradients: Array) -> Array:
-  """The noise in draws of the gradients of parts, `[num, parts, size] -> [num * parts, size]`."""
+  """Scaled deviations of the draws from each part's mean, `[num, parts, size] -> [num * parts, size]`."""
   num, parts, size = gradients.shape
   scale = math.sqrt(num / (parts * (num - 1)))
   return (scale * (gradients - gradients.mean(axis=0, keepdims=True))).reshape(num * parts, size)

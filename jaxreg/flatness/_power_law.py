@@ -185,7 +185,7 @@ def _sides(confidence: float, dtype: jnp.dtype) -> Array:
 
 
 def _no_quadratic_term(du: Array, v: Array, weight: Array) -> Array:
-  """The p-value of no quadratic term, for `du` with mean 0."""
+  """The p-value of the hypothesis that the quadratic term is 0; `du` has mean 0."""
   freedom = weight.sum() - 3
   scaled = du / jnp.sqrt((du**2).sum() / weight.sum())
   design = jnp.stack([jnp.ones_like(du), scaled, scaled**2], axis=1)

@@ -223,7 +223,7 @@ def trajectory_plane(points: Iterable[Params], *, mask: Mask = "*") -> Plane:
   A random plane shows nothing of a training, because random directions are orthogonal to it.
 
   Args:
-    points: at least three trees of parameters alike, such as checkpoints, in their order.
+    points: at least three trees of parameters of one structure, such as checkpoints, in their order.
     mask: the parameters that count; the directions are 0 in the others.
 
   Returns:
@@ -245,7 +245,7 @@ def trajectory_plane(points: Iterable[Params], *, mask: Mask = "*") -> Plane:
   taken = selected(points[0], mask)
   kinds = [(jax.tree.structure(each), [jnp.shape(leaf) for leaf in jax.tree.leaves(each)]) for each in points]
   if unlike := [number for number, kind in enumerate(kinds) if kind != kinds[0]]:
-    raise ValueError(f"points must be trees alike, got another structure or shape at index {unlike[0]}")
+    raise ValueError(f"points must have one structure and shapes, got others at index {unlike[0]}")
   rows = jnp.stack([split(widened(point), taken).flat for point in points])
   if rows.shape[1] < 2:
     raise ValueError("mask must select at least two parameters, got one")

@@ -16,8 +16,8 @@ from jaxreg.flatness._common import analysis, scalar_loss, widened
 from jaxreg.flatness._subset import check_directions, flat_loss, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
-MAX_STEPS = 200  # per search; with the default growth a factor of 1e35
-FOLLOWED = 0.8  # of the last direction's crossing; from there one step outward usually suffices
+MAX_STEPS = 200  # of one search: with the default growth, the distance grows by a factor of 1e35
+FOLLOWED = 0.8  # A search starts at this share of the last crossing; one step outward then usually suffices.
 
 Profile = Callable[[Array], Array]
 
@@ -256,7 +256,7 @@ def _interval(loss_fn, mask, chunk_size, params, directions, batch, key, search)
     return lambda t: loss_at(flat + t.astype(flat.dtype) * direction)
 
   near = 1e-2 * jnp.maximum(jnp.linalg.norm(flat), 1e-3).astype(directions.dtype)
-  # Twice in one program, which computes the loss only once unless it changes from call to call.
+  # Evaluated twice to detect a changing loss; the compiler merges the two if they are the same.
   loss, again = (scalar_loss(loss_fn, params, batch, key) for _ in range(2))
   return intervals(line, directions, loss, near, search, chunk_size), (loss, again)
 

@@ -86,7 +86,7 @@ def hessian_index(
   if method == "dense":
     values = jnp.linalg.eigvalsh(operator.matrix())
     negative, zero = _counts(values, tol, jnp.full(values.shape, 1 / values.size, values.dtype))
-    return HessianIndex(negative, zero, 0 * negative)  # NaN if that is
+    return HessianIndex(negative, zero, 0 * negative)  # the error is 0, or NaN if `negative` is
   if key is None:
     raise TypeError("key must be given with method='lanczos', got None")
   like = operator.like

@@ -77,7 +77,7 @@ def _is_state(params: Params) -> list[bool]:
 
 
 def _is_state_node(node: Any) -> bool:
-  """By name, so that neither library is imported."""
+  """Compares names of classes, so that neither library is imported."""
   classes = {f"{one.__module__.split('.')[0]}.{one.__name__}" for one in type(node).__mro__}
   return not classes.isdisjoint(STATE_CLASSES)
 

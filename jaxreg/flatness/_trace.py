@@ -99,7 +99,7 @@ def _trace(num_samples, method, matvec, like, key):
     sampler = stochtrace.sampler_sphere(like, num=num_samples)
     integrand = stochtrace.leave_one_out_xtrace()
     estimate = stochtrace.estimator_leave_one_out_mean_and_sem(integrand, sampler)
-  with jax.numpy_rank_promotion("allow"):  # matfree's own arithmetic relies on it
+  with jax.numpy_rank_promotion("allow"):  # matfree relies on it
     mean, error = estimate(matvec, key)
   # matfree divides by the number of probes, so its standard errors are too small by this factor.
   return Estimate(mean, error * math.sqrt(num_samples / (num_samples - 1)))
@@ -211,8 +211,8 @@ def _add_probe(number: Array, state: tuple[Any, ...], product: Array) -> tuple[A
 
 
 def signs(num, matvec, like, key, owners=None, groups=()):
-  """Diagonal and trace by products with random signs: one trace, or one for each of the owners of entries."""
-  # Two running sums instead of all probes: the variance is that of Welford, 1962.
+  """Diagonal and trace by products with random signs; with `owners`, one trace for each owner of entries."""
+  # Two running sums instead of all probes, by Welford's recurrence (1962).
   zeros = lambda: jnp.zeros_like(like)
   state = (zeros(), zeros(), jnp.zeros((num, *groups), like.dtype), owners, same(key))
   mean, squares, traces, *_ = iterate(matvec, num, _sign, _add_probe, state)

@@ -1,7 +1,7 @@
 """Losses of labels that are each yes or no, one logit a label: binary and multi-label classification.
 
-Every loss is `y f(z) + (1 - y) g(z)`, so a soft label has the mean of the losses of both answers. It is what
-the loss of the same name gives for the two logits 0 and z, if there is one.
+Every loss is `y f(z) + (1 - y) g(z)`, so a soft label has the mean of the losses of both answers. If there is
+a loss of the same name for classes, it has the same value for the two logits 0 and z.
 """
 
 from __future__ import annotations
@@ -202,13 +202,13 @@ def binary_logit_adjustment(
 
   .. math:: \ell = \operatorname{BCE}\Bigl(z_k + \tau \log \frac{\pi_k}{1 - \pi_k}, \, y_k\Bigr)
 
-  Predict with the plain logits, which are then those of labels as often present as absent.
+  Predict with the plain logits: they fit labels that are present as often as absent.
 
   Args:
     logits: `z`, `[..., labels]`, floating.
     labels, where: as in `binary_cross_entropy`.
-    log_prior_odds: `[labels]`, floating: the logarithm of how many examples have the label, over how many
-      have it not.
+    log_prior_odds: `[labels]`, floating: the logarithm of the number of examples with the label over the
+      number without.
     weight: `tau`, a scalar or `[..., labels]`, at least 0; 0 is the cross-entropy.
 
   Returns:
@@ -285,7 +285,7 @@ def _checked(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
 
 
 def _surprise(logits: Array) -> Array:
-  """`-log sigmoid`, of the answer yes at these logits, of no at minus them."""
+  """`-log sigmoid(logits)`, the loss of the answer yes; for the answer no, give minus the logits."""
   return jax.nn.softplus(-logits)
 
 

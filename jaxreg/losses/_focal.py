@@ -47,12 +47,12 @@ def focal(
   if is_soft(labels):
     every = cross_entropies(logits)
     infinite = jnp.isinf(every)
-    # Apart, because a finite number times infinity has no gradient.
+    # Infinite losses are added apart: a finite number times infinity has no gradient.
     excluded = jnp.where((infinite & (labels > 0)).any(axis=-1), jnp.inf, 0)
     focus = jnp.exp(per_class(gamma, logits.dtype) * _log_wrongs(logits))
     return of_label(focus * jnp.where(infinite, 0, every), labels) + excluded
   margins, excluded = margins_of(logits, labels)
-  # From the margins: from a loss of 0, log(1 - p_t) has an infinite slope.
+  # From the margins, because log(1 - p_t) has an infinite slope at a loss of 0.
   log_wrong = -jax.nn.softplus(-jax.nn.logsumexp(margins, axis=-1))
   return jnp.exp(gamma * log_wrong) * of_margins(margins) + excluded
 
@@ -61,6 +61,6 @@ def _log_wrongs(logits: Array) -> Array:
   """`log(1 - p_k)` for every class, `[..., classes]`."""
   gaps, is_top = gaps_of(logits)
   others = jax.nn.logsumexp(jnp.where(is_top, jnp.finfo(gaps.dtype).min / 2, -gaps), axis=-1, keepdims=True)
-  # At most a half, except for the largest logit's, where 1 - p would have no digits.
+  # All but the largest are at most a half; for the largest, 1 - p would lose all digits.
   probs = jnp.exp(-cross_entropies(logits))
   return jnp.where(is_top, -jax.nn.softplus(-others), jnp.log1p(-jnp.where(is_top, 0, probs)))

@@ -16,11 +16,11 @@ from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
-KEPT = 2**24  # residuals that `gather` keeps for the backward pass at most; under `vmap`, for each call
-CHUNK = 2**21  # group logits that it holds at a time
-UNROLL = 8  # rows that it adds in one pass over them
-LANES = 16  # partial sums of a sum over the classes
-PARTS = 64  # terms that it adds to each of them in one pass
+KEPT = 2**24  # the most residuals that `gather` keeps for the backward pass; per call under `vmap`
+CHUNK = 2**21  # the most group logits that `gather` holds at a time
+UNROLL = 8  # rows that one pass adds
+LANES = 16  # partial sums of one sum over the classes, for vector registers
+PARTS = 64  # terms that one pass adds to each partial sum
 
 
 def dense(features, kernel, bias, labels, groups, sizes, power) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Labels, integer or soft; a loss for soft labels is the mean of its values for the classes by share."""
+"""Integer and soft labels. A loss for soft labels is its mean over classes, weighted by probability."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ def is_soft(labels: Array) -> bool:
 
 
 def is_target_of(labels: Array, logits: Array) -> Array:
-  """Which of the classes is the integer label, `[..., classes]`; none for a label out of range."""
+  """A bool for each class, `[..., classes]`: true for the label; all false for a label out of range."""
   return placed_like(jax.nn.one_hot(labels, logits.shape[-1], dtype=bool), logits)
 
 
@@ -30,5 +30,5 @@ def of_label(values: Array, labels: Array) -> Array:
 
 
 def counted(values: Array, labels: Array) -> Array:
-  """`values`, with 0 for infinite values of classes of probability 0, such as a class excluded by -inf."""
+  """Replaces infinite values of classes of probability 0, such as a class excluded by -inf, by 0."""
   return jnp.where((labels == 0) & jnp.isinf(values), 0, values)

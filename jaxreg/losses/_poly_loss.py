@@ -48,5 +48,5 @@ def poly_loss(
     loss = cross_entropies(logits)
     return of_label(loss - per_class(epsilon, loss.dtype) * jnp.expm1(-loss), labels)
   loss = softmax_cross_entropy(logits, labels)
-  # 1 - p_t from the loss itself: from p_t, digits are lost where it is nearly 1.
+  # 1 - p_t is computed from the loss: from p_t it would lose digits where p_t is near 1.
   return loss - epsilon * jnp.expm1(-loss)

@@ -67,7 +67,7 @@ def sampled_softmax(
   number = min(max(round((1 - rate) * logits.shape[-1]), 1), others)
   noise = jax.random.uniform(check_key(key), logits.shape, jnp.float32, out_sharding=sharding_like(logits))
   is_target = is_target_of(labels, logits)
-  # The target comes first. Ranks, because equal numbers would pass a threshold together.
+  # The target comes first. Ranks break ties, which a threshold would let pass together.
   ranks = lambda x: jnp.argsort(jnp.argsort(x, axis=-1), axis=-1)
   rank = partitioned(ranks, jnp.where(is_target, -1, noise))
   if correct_proposal:

@@ -15,11 +15,11 @@ P = ParamSpec("P")
 
 
 def sum_of(terms: Callable[P, Mapping[str, Array]]) -> Callable[[Callable[[], None]], Callable[P, Array]]:
-  """Makes a function of a name and a docstring only the sum of `terms`, with their arguments."""
+  """Gives a function that has only a name and a docstring its body: the sum of `terms`."""
   signature = inspect.signature(terms).replace(return_annotation="Array")
 
   def decorate(named: Callable[[], None]) -> Callable[P, Array]:
-    @functools.wraps(terms)  # whose source has the signature
+    @functools.wraps(terms)  # its source has the signature
     def loss(*args: P.args, **kwargs: P.kwargs) -> Array:
       try:
         signature.bind(*args, **kwargs)

@@ -103,9 +103,9 @@ def convolution(
   of_images = dilated if wide and strides == (1, 1) and no_larger(images, results) else plain
   mostly_zeros = of_lhs == of_rhs == (1, 1) and math.prod(images) > 1.5 * math.prod(results)
   if mostly_zeros and 0 < kernel[1] * results[1] <= 4 * images[1]:
-    # The plain gradient convolves images that more than a third of zeros dilate or pad. Here the columns of
-    # the window are channels: zeros come between and around rows alone, and shifted images are added up to
-    # columns. That takes up to four times the memory of the images.
+    # The plain gradient convolves images of which more than a third are zeros from dilation or padding. Here
+    # the columns of the window are channels, so zeros come only between and around rows, and the columns are
+    # sums of shifted images. That takes up to four times the memory of the images.
     def of_images(lhs: Array, rhs: Array) -> Array:
       margins = [(0, 0, 0)] * 4
       margins[numbers.lhs_spec[3]] = (*padding[1], 0)
@@ -124,7 +124,7 @@ def convolution(
   batch = lhs.shape[numbers.lhs_spec[0]]
   of_kernel = dilated if max(batch, features) > 16 and batch >= 8 else plain
   if max(channels, features) <= 16 < batch <= 256 and batch % 16 == 0 and jax.device_count() == 1:
-    # YNNPACK takes no 16 images either. On several devices each would have to send its images for a slice.
+    # 16 images are also too few for YNNPACK. On several devices, the slices would move images between them.
     def of_kernel(lhs: Array, rhs: Array) -> Array:
       parts = jnp.split(lhs, batch // 16, axis=numbers.lhs_spec[0])
       return lax.concatenate([plain(part, rhs) for part in parts], numbers.out_spec[0])
@@ -144,7 +144,7 @@ def convolution(
 
 @functools.cache
 def _avx2_without_avx512() -> bool:
-  """Whether this is such a CPU, as far as Linux says."""
+  """Whether the CPU has AVX2 but not AVX-512; False where `/proc/cpuinfo` does not exist."""
   path = Path("/proc/cpuinfo")
   flags = set(path.read_text().split()) if path.exists() else set()
   return "avx2" in flags and "avx512f" not in flags

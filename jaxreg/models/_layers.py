@@ -34,11 +34,11 @@ def initializers(name: str) -> dict[str, Any]:
 
 def flatten(x: Array) -> Array:
   """`[batch, ...] -> [batch, features]`."""
-  return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # of no examples, -1 would have no size
+  return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # with no examples, the size of -1 is undefined
 
 
 def check_images(x: Array, name: str, *, least: int = 1) -> None:
-  """Checks that a network's inputs are images, and that poolings leave something of them."""
+  """Checks that a network's inputs are images, large enough for its poolings."""
   if x.ndim != 4 or min(x.shape[1:3]) < least:
     raise ValueError(
       f"{name} needs images [batch, height, width, channels] of at least {least}x{least}, got {x.shape}"

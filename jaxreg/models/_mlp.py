@@ -63,7 +63,7 @@ class MLP(nn.Module):
     if train and self.input_dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.input_dropout_rate)
     for number, (width, rate) in enumerate(zip(self.widths, rates)):
-      name = f"Dense_{number}"  # of every kind
+      name = f"Dense_{number}"  # layers of every kind have the same names
       if self.layer == "dense":
         x = nn.Dense(width, **initializers(self.initializer), name=name)(x)
       else:

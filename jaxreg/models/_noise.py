@@ -19,15 +19,15 @@ class Noise(_Fields):
   """A noise function as a module, `(x, *, train) -> x`: `Noise(noise.dropout, rate=0.5)(x, train=train)`.
 
   The key comes from the `dropout` stream; outside training nothing is drawn and no key is needed. An option
-  that is an array is where a parameter of that name starts: `rate_logit` of `noise.concrete_dropout`, with
-  its KL in the loss, or the `kernel` of `noise.dropconnect`.
+  that is an array is the initial value of a parameter of that name: `rate_logit` of `noise.concrete_dropout`,
+  with its KL in the loss, or the `kernel` of `noise.dropconnect`.
 
   Attributes:
     function: `(key, x, *, ...) -> x`, from `jaxreg.noise`, or your own that accepts None as key.
     options: the options of `function`, each given by its name.
   """
 
-  # Flax copies a module by passing all its fields, so `options` may also come whole.
+  # Flax copies a module by passing its fields, so `options` may also arrive as one mapping.
   def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None = None, **more: Any):
     of_module = {field: more.pop(field) for field in ("parent", "name") if field in more}
     options = {**(options or {}), **more}

@@ -15,7 +15,7 @@ from jaxreg.typing import Array, Key
 def embedding_noise(
   key: Key | None, x: ArrayLike, *, alpha: ArrayLike = 5.0, where: ArrayLike | None = None
 ) -> Array:
-  r"""Adds uniform noise to embeddings, the less for each entry the more entries a sequence has.
+  r"""Adds uniform noise to embeddings, with less noise per entry in longer sequences.
 
   .. math:: y = x + \frac{\alpha}{\sqrt{L d}}\, u, \qquad u \sim \mathcal{U}(-1, 1)^{L \times d}
 

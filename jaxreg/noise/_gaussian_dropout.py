@@ -51,7 +51,7 @@ def gaussian_dropout(
   if rate is not None:
     check_option(rate, "rate", x.shape, low=0, high=1, entrywise=True)
     rate = jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
-    # At rate 0 the derivative of the root is infinite, at rate 1 the quotient. Both use rates in between.
+    # The root has an infinite derivative at rate 0, the quotient at rate 1; there 0.5 takes their place.
     inside = (rate > 0) & (rate < 1)
     usual = jnp.where(inside, rate, 0.5)
     std = jnp.where(inside, jnp.sqrt(usual / (1 - usual)), 0)

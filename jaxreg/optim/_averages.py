@@ -35,7 +35,7 @@ def average_init(tree: Any) -> Average:
 def average_step(
   average: Average, new: Any, decay: ArrayLike, *, debias: bool, root: bool = False
 ) -> Average:
-  """Adds one value to an average: of the values, or with `root` the root of the average of squares.
+  """Adds one value to a running mean or, with `root`, to a running root mean square.
 
   Each step multiplies the weight of older values by `decay`. With `debias` the weights sum to 1: `decay` 0
   gives the last value and 1 the flat mean. Without `debias` it is the plain recursion from 0.

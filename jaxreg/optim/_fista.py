@@ -36,9 +36,9 @@ def fista(
 
   Here `w'` are the parameters before the last step. The step size `s` shrinks by backtracking. `update`
   calls `value_fn` and `grad_fn` at `y`; it does not use the gradient at `w` that it is given. Both functions
-  must have the same batch and the same noise at all steps: that of the whole training set, and none. For
-  minibatches take `constraints.proximal` after another optimizer. In `optax.masked` and `optax.partition`,
-  give `update` also `all_params=params`, so that both functions get the whole tree.
+  must use the whole training set without noise at every step. For minibatches take `constraints.proximal`
+  after another optimizer. In `optax.masked` and `optax.partition`, give `update` also `all_params=params`, so
+  that both functions get the whole tree.
 
   Args:
     learning_rate: the first step size to try, above 0.

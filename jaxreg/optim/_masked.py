@@ -35,7 +35,7 @@ def whole(params: Params, all_params: Params | None) -> Params:
 def on_whole(
   function: Callable[[Params], Any], name: str, all_params: Params | None
 ) -> Callable[[Params], Any]:
-  """`function(params)`, which is given the whole tree where `params` is a part of it."""
+  """Makes `function` see the whole tree of parameters if `params` is only a part of it."""
 
   def call(params: Params) -> Any:
     full = whole(params, all_params)

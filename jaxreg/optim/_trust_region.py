@@ -227,6 +227,6 @@ def _times(tree: Any, factors: Any) -> Any:
 
 
 def check_transform(inner: Any) -> None:
-  """Checks an optimizer that runs inside another transform: a learning rate is none."""
+  """Checks that the optimizer inside another transform is a transform, not a learning rate."""
   if not (callable(getattr(inner, "init", None)) and callable(getattr(inner, "update", None))):
     raise TypeError(f"inner must be an Optax transform, such as optax.sgd(0.1), got {one_line(inner)}")

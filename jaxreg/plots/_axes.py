@@ -23,7 +23,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def colors(number: int) -> list[Any]:
-  """Returns `number` different colours: the usual ten, or steps of one map from blue over green to red."""
+  """Returns `number` different colours: the usual ten, or steps of one map from blue to red."""
   if number <= 10:
     return [f"C{place}" for place in range(number)]
   return [colormaps["turbo"](place) for place in np.linspace(0.03, 0.97, number)]

@@ -10,10 +10,10 @@ from jaxreg.plots._axes import new_figure, tidy
 from jaxreg.plots._interval import cut, interval
 from jaxreg.plots._names import paper_name
 
-COLORS = ("tab:gray", "tab:blue")  # for the reference, for the others
-FAR = 5.0  # widths of all other rows together
-FAR_ALONE = 2.5  # for the last eighth of many rows
-MANY = 24  # rows from which the figure gives each less room, so that all fit on a screen
+COLORS = ("tab:gray", "tab:blue")  # of the reference, and of the other rows
+FAR = 5.0  # a row is far above if it ends this many widths of the others from their start
+FAR_ALONE = 2.5  # the same, for the last eighth of many rows
+MANY = 24  # from this many rows on, each gets less room, so that all fit on a screen
 
 PANELS = {
   "test/error": ("test error (%)", 100, 100),
@@ -85,7 +85,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
 
 
 def _limits(ends: np.ndarray, most: float) -> tuple[float, float]:
-  """The limits from the least to the largest end. Fewer than half of the rows, far above, are left out."""
+  """The limits of an axis over all intervals; rows far above are left out if fewer than half are far."""
   lows, highs = ends[np.isfinite(ends).all(axis=1)].T
   if not len(highs):
     return 0.0, 1.0

@@ -59,10 +59,10 @@ def _learning_rate(axis: Axes, records: Records) -> None:
   if len(rates):
     marker = "o" if len(rates) == 1 else ""
     axis.plot(epochs, np.where(np.isfinite(rates), rates, np.nan), color="tab:green", marker=marker)
-    # A record is a mean over its steps: a record across a switch shows, once, a value that was never used.
+    # A record is a mean over steps: a record across a switch has a rate that was never used. It occurs once.
     levels, times = np.unique(rates, return_counts=True)
     levels = levels[times > 1]
-    # A log axis shows steps by a factor; a linear axis shows a smooth decay to 0.
+    # A log axis for a rate that falls in steps; a linear axis for a smooth decay to 0.
     if 1 < len(levels) <= min(5, len(rates) / 2) and levels.min() > 0:
       axis.set_yscale("log")
       axis.set_yticks(levels, [f"{level:g}" for level in levels])

@@ -87,10 +87,10 @@ def _confidence(
   least, most = metric_bounds(name)
   ends = np.clip([values - half, values + half], least, most)
   ends = np.sort([convert(end) for end in ends], axis=0)
-  # An interval that reaches below zero has no end on a logarithmic axis, which positive lines may get. So cut
-  # it a decade below the line.
+  # The axis may be logarithmic, where an interval that reaches below zero has no end: cut it a decade below
+  # the line.
   low = np.maximum(ends[0], convert(values) / 10) if (convert(values) > 0).all() else ends[0]
-  # In the blocks of the line: its ends are means of the ends.
+  # Average the ends in the same blocks as the line.
   below, above = average(epochs, low), average(epochs, ends[1])
   axis.fill_between(below.epoch, below.value, above.value, color=drawn.get_color(), alpha=0.2, linewidth=0)
   drawn.set_label(f"{drawn.get_label()}, 95 % confidence")

@@ -12,7 +12,7 @@ from jaxreg.plots._axes import log_ticks, new_figure, tidy
 
 MAX_POINTS = 3000
 FEW_POINTS = 300
-# A fit decides nothing if its slope has a wider interval, or if it is steeper: no line is drawn.
+# No line is drawn for a fit that decides nothing: its interval is wider, or its slope steeper, than this.
 WIDEST = 4.0
 STEEPEST = 20.0
 
@@ -81,7 +81,7 @@ def power_laws(
     axis.set_xlabel(xlabel)
     if axis is axes[0] or not same_y:
       axis.set_ylabel(ylabel)
-  # After everything is drawn, because an axis may span several panels.
+  # The ticks come last, because an axis may span several panels.
   for axis in axes:
     if axis.lines:
       log_ticks(axis.xaxis, *axis.get_xlim())
@@ -100,7 +100,7 @@ def _line(fit: Any, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decided(fit: Any) -> bool:
-  """Whether a fit has a result: a slope of a 95 % interval up to 4, and no slope steeper than 20."""
+  """Whether a fit has a result: a 95 % interval no wider than 4, and no slope steeper than 20."""
   if hasattr(fit, "slopes"):
     return bool((np.abs(np.asarray(fit.slopes, float)) <= STEEPEST).all())
   low, high = (float(end) for end in fit.slope_interval)

@@ -11,7 +11,7 @@ from jaxreg.calibration import Bins
 from jaxreg.plots._axes import new_figure, tidy
 from jaxreg.plots._names import paper_name
 
-QUANTILE = 1.959964  # of the normal distribution, for 95 % intervals
+QUANTILE = 1.959964  # the normal distribution's quantile for 95 % intervals
 FEW = 20  # a bin with fewer examples says little: no line goes through it
 
 

@@ -94,7 +94,7 @@ def easiest(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
 
 
 def most_difficult(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
-  """Finds the wrong examples and then the right ones, each from the least probable truth up, `[<= rows]`."""
+  """Sorts the wrong examples before the right ones, each by the true class's probability: `[<= rows]`."""
   right = log_probs.argmax(axis=-1) == labels
   return np.lexsort((log_probs[np.arange(len(labels)), labels], right))[:rows]
 

@@ -4,7 +4,7 @@ import difflib
 import sys
 from pathlib import Path
 
-MANY = 12  # names that people still read
+MANY = 12  # longer lists of names hide a suggestion behind them
 
 
 class RunError(Exception):
@@ -18,7 +18,7 @@ class ArgumentError(RunError):
   """
 
   def __init__(self, argument: str, problem: str):
-    """`argument` is the name, or "" if the problem is with none alone."""
+    """`argument` is the name, or "" if no single argument is at fault."""
     super().__init__(argument, problem)
 
   def __str__(self) -> str:

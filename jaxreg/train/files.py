@@ -14,10 +14,10 @@ from typing import Any
 
 from jaxreg.train.errors import ArgumentError, RunError
 
-Table = dict[str, Any]  # of a JSON file, or of results that become one
+Table = dict[str, Any]  # the content of a JSON file, or results for one
 SEAL = "seal"  # the name of the checksum in a table
-DIGITS = 16  # of the 64 digits of a SHA-256: enough against accidents
-DEPTH = 32  # of tables and lists within each other; Python's limit is at some hundreds
+DIGITS = 16  # kept of the 64 digits of a SHA-256: enough against accidents
+DEPTH = 32  # the deepest nesting of tables and lists; Python fails at some hundreds
 # The folders that jobs make in a work directory.
 FOLDERS = (
   *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept", "rows", "search", "tensorboard"),
@@ -139,7 +139,7 @@ def local_path(given: str | Path, field: str) -> Path:
 
 
 def split_variant(path: str) -> tuple[str, str, str]:
-  """`FILE[:VARIANT]` as the file, the colon and the variant; the colon of `file://` is none."""
+  """`FILE[:VARIANT]` as the file, the colon and the variant; the colon of `file://` does not count."""
   scheme = re.match(r"\w+://|file:/", path)
   start = scheme.end() if scheme else 0
   name, colon, variant = path[start:].partition(":")

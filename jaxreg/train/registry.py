@@ -185,7 +185,7 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "polyak_sgd": Entry(optax.polyak_sgd, "step", needs=("max_learning_rate",)),
     **_rows(optax, "step", "radam rmsprop rprop sgd sign_sgd signum sm3 yogi", RATE),
     **_rows(optim, "step", "exact_adagrad exact_rmsprop exact_adam adaptive trust_region", RATE),
-    "p_norm_sgd": Entry(optim.p_norm_sgd, "step", {"weight": ...}, RATE),  # the rate stands for the weight
+    "p_norm_sgd": Entry(optim.p_norm_sgd, "step", {"weight": ...}, RATE),  # the rate replaces the weight
     "path_sgd": Entry(optim.path_sgd, "step", needs=("learning_rate", "apply_fn", "input_shape")),
     "sgld": Entry(optim.sgld, "step", needs=("learning_rate", "num_examples")),
     "fista": Entry(optim.fista, "step", needs=("learning_rate", "prox")),
@@ -242,7 +242,7 @@ def _takes(group: str, *first: str, given: tuple[str, ...] = (), hidden: tuple[s
 
 
 def _is_source(thing: Any) -> bool:
-  # The annotation is asked for because a work directory of other people may name the function.
+  # Only a return annotation makes a source: a work directory of other people may name any function.
   try:
     returned = typing.get_type_hints(thing).get("return")
   except (NameError, TypeError):
@@ -254,7 +254,7 @@ def _is_step(thing: Any) -> bool:
   return not {"learning_rate", "max_learning_rate"}.isdisjoint(parameters(thing))
 
 
-_OPTIMIZERS = (  # numbers that have a field outside the options, and what only a function can fill
+_OPTIMIZERS = (  # arguments with a field outside the options, and arguments that must be functions
   *("scaling", "weight_decay", "weight_decay_rate", "key", "num_examples", "prox", "trained", "mask"),
   *("weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype", *RATE, "max_learning_rate"),
 )
@@ -351,7 +351,7 @@ def infer(group: str, thing: Any, name: str) -> Entry | None:
   return Entry(thing, kind, needs=needs)
 
 
-# What a kind has beside the options of its function. A limit takes the place of a penalty's weight.
+# Options of a kind beside those of its function. A limit replaces a penalty's weight.
 _MORE = {"penalty": {"weight": 1e-4, "limit": 0.0}, "term": {"weight": 1.0}, "wrapper": {"inner": "sgd"}}
 
 

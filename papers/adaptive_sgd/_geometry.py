@@ -66,7 +66,7 @@ def tanh_net(flat: jax.Array, x: jax.Array, hidden: int) -> jax.Array:
 def stationary(seed: int, *, starts: int, hidden: int, iterations: int) -> tuple[np.ndarray, np.ndarray]:
   """Losses and indices of stationary points, by damped Newton steps on the squared gradient.
 
-  From starts of every height: some are random, others have descended for a while, a few for long.
+  The starts have losses of every size: some are random, others have descended for a while, a few for long.
   """
   rng = np.random.default_rng(seed)
   x, y = jnp.asarray(rng.normal(size=(40, 4))), jnp.asarray(rng.normal(size=40))

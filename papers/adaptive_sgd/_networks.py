@@ -52,7 +52,7 @@ def ensemble(found: Found) -> Figure:
     errors = jnp.sqrt(((moments.mean - truth(at)[None])[:, chosen] ** 2).mean(axis=1))
     found.add(name, "standard deviation of the ensemble", stds[:, chosen].mean(axis=1))
     found.add(name, "root mean square error of its mean", errors)
-  # Each a function of its own: one mask for all inputs.
+  # Each member is one function, so one mask serves all inputs.
   member = lambda key: jax.vmap(lambda x: apply_fn(run(params, 0), x[None], key=key)[0])(inputs)
   members = jax.vmap(member)(jax.random.split(jax.random.key(3), 10))
   return plots.regression_band(at, moments.mean[0], stds[0], truth=truth(at), points=(x, y), draws=members)
@@ -77,8 +77,8 @@ def autoencoder(found: Found, folder: str) -> Figure:
       return reconstruct(params, batch["inputs"], noise.dropout(key, hidden, rate=rate)).mean()
 
     keys = jax.random.split(jax.random.key(0), runs)
-    # Small weights, as what is never unlearnt would be seen over the features; positive biases, as a third of
-    # the units would be dead else.
+    # Small weights, because the part of a start that is never unlearnt would cover the features. Positive
+    # biases, because without them a third of the units would be dead.
     params = jax.vmap(lambda key: init(key, (784, 256, 784), gain=0.02, bias=0.1))(keys)
     options = {"key": jax.random.key(1), "steps": 3000, "chunk": 500}
     params = last(train(loss_fn, params, examples, **options, name=name))

@@ -1,4 +1,4 @@
-"""Errors of networks of growing size on MNIST, and where many runs of each end."""
+"""Errors of networks of growing size on MNIST, and the losses at which many runs of each end."""
 
 import jax
 import numpy as np

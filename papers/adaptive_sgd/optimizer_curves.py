@@ -6,25 +6,26 @@ Writes `figures/optimizers.png` into the folder.
 """
 
 import argparse
-import json
-import re
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from jaxreg.train import RunError
 from jaxreg.train.run.metrics_file import read_records
+from papers._command import one_line_errors, read_comparison, row_folder
 
 STARTS = {"balanced": "", "unbalanced": " unbalanced"}
 STYLES = {"balanced": {"color": "tab:blue"}, "unbalanced": {"color": "tab:orange", "linestyle": "--"}}
 
 
+@one_line_errors()
 def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
   parser.add_argument("folder", type=Path)
   folder = parser.parse_args().folder
-  found = json.loads((folder / "compare.json").read_text())
+  found = read_comparison(folder)
   names = [name for name in found["rows"] if not name.endswith(STARTS["unbalanced"])]
   figure = draw(
     {name: {start: _curve(folder, name + suffix) for start, suffix in STARTS.items()} for name in names},
@@ -56,6 +57,8 @@ def draw(curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
     axis.set_yscale("log")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
+  for axis in axes[len(curves) - columns : len(curves)]:  # the lowest panel of each column
+    axis.tick_params(labelbottom=True)
   figure.supxlabel("step", fontsize="medium")
   figure.supylabel(f"training loss (nats), mean of {seeds} seeds and its 95 % interval", fontsize="medium")
   figure.legend(
@@ -69,15 +72,11 @@ def draw(curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
 
 
 def _curve(folder: Path, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  records = [record for record in read_records(_run(folder, label)) if "train/loss" in record]
+  records = [record for record in read_records(row_folder(folder, label)) if "train/loss" in record]
+  if not records:
+    raise RunError(f"folder: the row {label!r} of {folder} has no recorded training loss")
   steps, loss = np.array([[record["step"], record["train/loss"]] for record in records]).T
   return steps, loss, np.array([record.get("train/loss_ci95", 0.0) for record in records])
-
-
-def _run(folder: Path, label: str) -> Path:
-  name = re.sub(r"[^0-9A-Za-z_]+", "_", label)
-  (run,) = (folder / "rows").glob(f"{name}-????????")
-  return run
 
 
 if __name__ == "__main__":

@@ -74,6 +74,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
   parser.add_argument("--rounds", type=int, default=15)
   rounds = parser.parse_args().rounds
+  if rounds < 2:
+    parser.error(f"--rounds: must be at least 2, got {rounds}")
   results = {}
   print("| batch | SGD, ms | Path-SGD, ms | ratio (median, quartiles) |\n|---|---|---|---|")
   for batch_size in BATCHES:

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 from scipy import ndimage, stats
 
+from jaxreg.train.errors import unknown
 from jaxreg.train.run.metrics_file import read_records
+from papers._command import one_line_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {"dropmax_awa2": 50, "dropmax_cifar100": 100, "dropmax_cub200": 200}
@@ -26,6 +28,7 @@ FLAGS = {"dropmax_cifar100": ["--config.model.CifarResNet.depth=20"]}
 EXAMPLES = 6000
 
 
+@one_line_errors()
 def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
   parser.add_argument("--recipes", default=",".join(CLASSES))
@@ -35,10 +38,13 @@ def main() -> None:
   parser.add_argument("--seeds", type=int, default=3)
   parser.add_argument("--out", type=Path, default=Path("runs/dropmax_classes"))
   arguments, flags = parser.parse_known_args()
+  recipes = arguments.recipes.split(",")
+  if wrong := [recipe for recipe in recipes if recipe not in CLASSES]:
+    raise unknown("--recipes", wrong[0], CLASSES)
   arguments.out.mkdir(parents=True, exist_ok=True)
   print("| recipe | classes | method | clip_norm | training accuracy, last 50 steps |")
   print("|---|---|---|---|---|")
-  chosen = (arguments.recipes.split(","), arguments.methods.split(","), arguments.clip.split(","))
+  chosen = (recipes, arguments.methods.split(","), arguments.clip.split(","))
   for recipe, method, clip_norm in itertools.product(*chosen):
     own = [f"--config.method.name={method}", f"--config.optimizer.clip_norm={clip_norm}", *flags]
     name = f"{recipe}-{method}-{clip_norm}"

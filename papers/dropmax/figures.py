@@ -29,6 +29,7 @@ from jaxreg.train.data.dataset import Split
 from jaxreg.train.files import write_figures
 from jaxreg.train.run.manifest import good_steps
 from papers import dropmax
+from papers._command import one_line_errors
 from papers.dropmax import plots
 from papers.dropmax._contours import draw_contours
 from papers.dropmax._masks import MAX_CLASSES
@@ -39,14 +40,12 @@ LOW_MARGIN = 0.1  # the fraction of the examples that counts as examples with a 
 EXAMPLES = 1000
 
 
+@one_line_errors()
 def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
   parser.add_argument("workdir", type=Path)
   workdir = parser.parse_args().workdir
-  try:
-    figures = draw(workdir)
-  except RunError as error:
-    parser.exit(1, f"{error}\n")
+  figures = draw(workdir)
   write_figures(workdir, figures)
   print(*(workdir / "figures" / f"{name}.png" for name in figures), sep="\n")
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from jaxreg.train.run.metrics_file import read_records
+from papers._command import one_line_errors
 from papers.dropmax import plots
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,11 +20,14 @@ RECIPES = {"appendix C, as printed": 0.0, "with clip_norm = 1": 1.0}
 METHODS = {"DropMax": "dropmax", "softmax": "softmax"}
 
 
+@one_line_errors()
 def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
   parser.add_argument("--steps", type=int, default=150)
   parser.add_argument("--out", type=Path, default=Path("runs/dropmax_start"))
   arguments, flags = parser.parse_known_args()
+  if arguments.steps < 5:
+    parser.error(f"--steps: must be at least 5, over which the figure averages, got {arguments.steps}")
   columns = {}
   for recipe, clip_norm in RECIPES.items():
     columns[recipe] = {}

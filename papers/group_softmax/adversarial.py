@@ -25,10 +25,12 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.jobs.load_model import load
 from papers import group_softmax
+from papers._command import one_line_errors
 
 RULES = ("discriminative", "interleaved", "posterior", "rival")
 
 
+@one_line_errors()
 def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
   parser.add_argument("folder", type=Path)
@@ -37,12 +39,12 @@ def main() -> None:
   parser.add_argument("--num_random", type=int, default=100)
   parser.add_argument("--num_steps", type=int, default=20000)
   options = parser.parse_args()
-  try:
-    test = load_data(restore_config(base_config(), options.folder)).test
-    inputs, labels = test.inputs[: options.examples], jnp.asarray(test.labels[: options.examples])
-    head = load(options.folder).outputs(inputs)
-  except RunError as error:
-    parser.exit(1, f"{error}\n")
+  config = restore_config(base_config(), options.folder)
+  if config.method.name != "group_softmax":
+    raise RunError(f"{options.folder}: the run must be one of 'group_softmax', got {config.method.name!r}")
+  test = load_data(config).test
+  inputs, labels = test.inputs[: options.examples], jnp.asarray(test.labels[: options.examples])
+  head = load(options.folder).outputs(inputs)
   found = Found()
   for kind in ("I", "II"):
     for number in map(int, options.groups.split(",")):
@@ -71,7 +73,7 @@ def attained(head, labels, kind, number, num_random, num_steps) -> list[float]:
   of_random = jnp.mean(
     jnp.stack([random(key) for key in jax.random.split(jax.random.key(0), num_random)]), axis=0
   )
-  # The search starts where the loss is largest already.
+  # The search starts from the rule with the largest loss.
   groups = jnp.stack(
     [
       feature_groups(rule(features, kernel, bias, labels, num_groups=number), num_groups=number)

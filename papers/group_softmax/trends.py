@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxreg.train import base_config, load
+from jaxreg.train import RunError, base_config, load
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_config
+from papers._command import one_line_errors, read_comparison, row_folder
 from papers.group_softmax._sweep import sweep
 
 METRICS = {
@@ -28,17 +29,20 @@ METRICS = {
 }
 
 
+@one_line_errors()
 def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
   parser.add_argument("folder", type=Path, help="of the comparison")
   folder = parser.parse_args().folder
-  found = json.loads((folder / "compare.json").read_text())
+  found = read_comparison(folder)
+  if "softmax" not in found["rows"] or not any(label.startswith("II ") for label in found["rows"]):
+    raise RunError(f"folder: {folder} must compare softmax and group softmax, got {', '.join(found['rows'])}")
   data = None
   for label, row in found["rows"].items():
     runs = row["runs"]
     runs["test/nll_unscaled"] = runs["test/nll"]
     if label.startswith("II "):
-      cell = next((folder / "rows").glob(f"{label.replace(' ', '_')}-*"))
+      cell = row_folder(folder, label)
       config = restore_config(base_config(), cell)
       data = load_data(config) if data is None else data
       scale = config.method.group_softmax.predict.logit_scale

@@ -29,7 +29,7 @@ def weight_noise(found: Found, folder: str) -> Figure:
     def loss_fn(params, batch, *, key, std=std):
       return squared_error(noise.weight_noise(key, params, std=std), batch)
 
-    # The third goes on where the second has ended.
+    # The third training continues the second.
     params = end if number == 2 else start
     options = {"key": jax.random.key(1 + number // 2), "steps": steps, "chunk": 500}
     times = [params for _, params in train(loss_fn, params, examples, **options, name=label)]

@@ -406,10 +406,10 @@ def test_bad_arguments():
     ),
     (
       TypeError,
-      "a list must have batches alike, got 2 kinds",
+      "a list must have batches of one structure, got 2",
       lambda: make([batch["inputs"], batch["labels"]]),
     ),
-    (TypeError, "a list must have batches alike, got 0 kinds", lambda: make([])),
+    (TypeError, "a list must have batches of one structure, got 0", lambda: make([])),
     (TypeError, r"mesh must be a jax.sharding.Mesh, got 'data'", lambda: make(batch, mesh="data")),
     (
       TypeError,

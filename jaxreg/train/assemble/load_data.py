@@ -34,7 +34,7 @@ def read_source(config: Config) -> Dataset:
 
 
 def used_part(config: Config, data: Dataset) -> Dataset:
-  """The examples that a run uses, with the labels that it sees; warns of what is odd in the data."""
+  """The examples that a run uses, with the labels that it sees; warns of oddities in the data."""
   name, fields = _source(config), config.data
   remarks = [f"{name}: {line}" for line in data.remarks]
   if fields.skip_unreadable:

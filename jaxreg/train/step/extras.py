@@ -15,7 +15,7 @@ from jaxreg.typing import Array, Key, Params
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-  """The constraint `penalty(params, extras) <= limit`; its multiplier climbs with `learning_rate`."""
+  """The constraint `penalty(params, extras) <= limit`; its multiplier moves with `learning_rate`."""
 
   penalty: Callable[[Params, dict[str, Any]], Array]
   limit: float
@@ -76,7 +76,7 @@ class Extras:
 
   @property
   def evaluated(self) -> Callable[[TrainState, Array], TrainState] | None:
-    """`(state, metric) -> state`, applied after each evaluation on the validation split; None for nothing."""
+    """`(state, metric) -> state`, called after each evaluation on the validation split, or None."""
     if (update := self.average.evaluated) is None:
       return None
     return lambda state, metric: state.replace(

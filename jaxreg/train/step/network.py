@@ -18,7 +18,7 @@ from jaxreg.train.errors import ArgumentError
 from jaxreg.train.lookup import Chosen
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
 
-Noises = Mapping[str, Sequence[Callable[[Key, Any], Any]]]  # by what they perturb
+Noises = Mapping[str, Sequence[Callable[[Key, Any], Any]]]  # under the name of what they perturb
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Network:
 
   Attributes:
     model: the Linen module.
-    noises: functions `(key, x) -> x`, by what they perturb: `inputs`, `params` or `labels`.
+    noises: functions `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     features_fn: the same for the backbone alone.
   """

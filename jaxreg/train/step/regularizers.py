@@ -13,7 +13,7 @@ from jaxreg.train.step.network_view import NetworkView
 from jaxreg.typing import Array, Key, Params
 
 Mask = Callable[..., Any]  # a function of `jaxreg.paths`
-Penalty = Callable[[Params, dict[str, Any]], Array]  # of the parameters and of the state's extras
+Penalty = Callable[[Params, dict[str, Any]], Array]  # `(params, extras)`, the extras of the state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def make_prox(named: Iterable[Chosen], mask: Mask) -> Callable[[Params, Any], Pa
 
 
 def make_noises(named: Sequence[Chosen], mask: Mask) -> dict[str, list[Callable[[Key, Any], Any]]]:
-  """The named noises, functions `(key, x) -> x`, by what they perturb: `inputs`, `params` or `labels`."""
+  """The noises `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`."""
   kinds = {"inputs": "input_noise", "params": "params_noise", "labels": "label_noise"}
   return {on: [each.bound(mask=mask) for each in named if each.kind == kinds[on]] for on in kinds}
 

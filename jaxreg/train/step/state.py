@@ -7,7 +7,7 @@ import jax
 
 from jaxreg.typing import Array, Key, ModelState, Params
 
-Variables = dict[str, Any]  # `params` and `model_state`: what an average is taken of
+Variables = dict[str, Any]  # `params` and `model_state`, which are averaged
 
 
 @jax.tree_util.register_dataclass
@@ -41,4 +41,4 @@ class TrainState:
     return dataclasses.replace(self, **changes)
 
 
-States = TrainState | tuple[TrainState, ...]  # of all replicas: one stacked state, or a state of each
+States = TrainState | tuple[TrainState, ...]  # one stacked state of all replicas, or a state for each

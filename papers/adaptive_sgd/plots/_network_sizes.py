@@ -1,4 +1,4 @@
-"""Errors of networks of several sizes, and where their runs end."""
+"""Errors of networks of several sizes, and the losses at which their runs end."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ def network_sizes(
   *,
   title: str = "",
 ) -> Figure:
-  """Draws training and test error over the size of a network, and where its runs end.
+  """Draws training and test error over the size of a network, and the losses at which its runs end.
 
   Args:
     units: the sizes, increasing, `[sizes]`.

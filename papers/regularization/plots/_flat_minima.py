@@ -1,4 +1,4 @@
-"""The flatness of trained minima, and of the way there."""
+"""The flatness of trained minima, and of the training before them."""
 
 from collections.abc import Mapping
 
