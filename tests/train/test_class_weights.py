@@ -128,3 +128,65 @@ def test_several_labels_have_no_class_weights():
   config = runs.make_config({"method.name": "multilabel", "method.class_weights": "inverse"})
   with pytest.raises(train.RunError, match=r"method\.class_weights: needs one label an example"):
     build(config, sources.digits(attributes=True).describe())
+
+
+def weighted_file(path, weights, *, rows=slice(None)):
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=(80, 5)).astype(np.float32), np.arange(80) % 3
+  arrays = {"x_train": x[:48][rows], "y_train": y[:48][rows], "x_val": x[48:64], "y_val": y[48:64]}
+  more = {} if weights is None else {"weights_train": weights}
+  np.savez(path, **arrays, **more, x_test=x[64:], y_test=y[64:])
+  return str(path)
+
+
+@pytest.mark.parametrize("resident_gib", [4.0, 0.0])
+def test_examples_of_weight_0_or_2_are_left_out_or_doubled(tmp_path, light_runs, resident_gib):
+  """Gradient descent on the whole set: weights of an npz file against a file with other rows."""
+  weights = np.random.default_rng(1).integers(0, 3, 48)
+  rows = np.repeat(np.arange(48), weights)
+  fields = {
+    **QUIET,
+    "data.name": "npz",
+    "optimizer.name": "sgd",
+    "epochs": 5,
+    "data.resident_gib": resident_gib,
+  }
+  ends = {}
+  for name, given, taken in (("weighted", weights, slice(None)), ("rows", None, rows)):
+    file = weighted_file(tmp_path / f"{name}.npz", given, rows=taken)
+    size = 48 if given is not None else len(rows)
+    config = runs.make_config({**fields, "data.npz.path": file, "batch_size": size})
+    train.train(config, tmp_path / name)
+    ends[name] = runs.final_state(tmp_path / name)["params"]
+  runs.assert_near(ends["weighted"], ends["rows"], 1e-5)
+
+
+def test_evaluation_does_not_read_the_weights(tmp_path, light_runs):
+  weights = np.where(np.arange(48) == 0, 1.0, 1e-3)
+  fields = {
+    **QUIET,
+    "data.name": "npz",
+    "data.npz.path": weighted_file(tmp_path / "a.npz", weights),
+    "epochs": 1,
+  }
+  train.train(runs.make_config(fields), tmp_path / "run")
+  found = train.evaluate(
+    runs.make_config({**fields, "job": "evaluate", "evaluate.split": "train"}), tmp_path / "run"
+  )
+  with np.load(tmp_path / "a.npz") as arrays:
+    wrong = train.load(tmp_path / "run")(arrays["x_train"]).argmax(-1) != arrays["y_train"]
+  assert found["train/error"] == pytest.approx(wrong.mean())
+
+
+@pytest.mark.parametrize(
+  ("weights", "message"),
+  [
+    (np.ones(47), r"weights must be numbers \[48\] of at least 0, got float64 \(47,\)"),
+    (np.where(np.arange(48) == 5, -1, 1), "got -1 at position 5"),
+    (np.where(np.arange(48) == 5, np.nan, 1), "got nan at position 5"),
+    (np.zeros(48), "and not all 0"),
+  ],
+)
+def test_wrong_weights_are_refused(tmp_path, weights, message):
+  with pytest.raises(train.RunError, match=message):
+    runs.read_source("npz", path=weighted_file(tmp_path / "a.npz", weights))

@@ -238,7 +238,7 @@ def make_feed(
     def feed(steps: range) -> dict[str, np.ndarray]:
       each = [next(stream).reshape(replicas, len(positions), *images.shape[1:]) for _ in steps]
       inputs = each[0] if len(each) == 1 else np.stack(each, axis=1)
-      return {"inputs": spread(inputs, positions, batch_size), "labels": source.labels(indices(steps))}
+      return {"inputs": spread(inputs, positions, batch_size), **source.targets(indices(steps))}
 
     yield feed
 
@@ -258,7 +258,7 @@ def in_turn(mesh: jax.sharding.Mesh, source: Source, batch_size: int) -> Iterato
   with decoded(element, len(positions), start=0, stop=len(batches), workers=workers) as stream:
     for inputs, (indices, weights) in zip(stream, batches, strict=True):
       inputs = spread(inputs, positions, batch_size)
-      yield {"inputs": inputs, "labels": source.labels(indices), "weights": weights}
+      yield {"inputs": inputs, **source.targets(indices), "weights": weights}
 
 
 def spread(inputs: np.ndarray, positions: np.ndarray, batch_size: int) -> np.ndarray:

@@ -73,25 +73,32 @@ class Split:
 
   In a split of sequences, the inputs are tokens of another integer type, and the labels may be `[n, length]`,
   where -1 is padding. Other examples may have several labels, `[n, labels]`, each 0 or 1 for no or yes, or -1
-  if it is not known. Inputs may also be `Images`; then only the images of a batch are decoded.
+  if it is not known. `weights` `[n]` are those of training examples; None weighs all alike. Inputs may also
+  be `Images`; then only the images of a batch are decoded.
   """
 
   inputs: Any
   labels: np.ndarray
+  weights: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.labels)
 
   def take(self, index: slice | np.ndarray) -> "Split":
     """The examples at `index`."""
-    return Split(self.inputs[index], self.labels[index])
+    weights = None if self.weights is None else self.weights[index]
+    return Split(self.inputs[index], self.labels[index], weights)
 
   def joined(self, other: "Split") -> "Split":
     """These examples, then those of `other`."""
     labels = np.concatenate([self.labels, other.labels])
+    weights = None
+    if self.weights is not None or other.weights is not None:
+      each = (np.ones(len(split)) if split.weights is None else split.weights for split in (self, other))
+      weights = np.concatenate([*each])
     if isinstance(self.inputs, Images):
-      return Split(self.inputs.joined(other.inputs), labels)
-    return Split(np.concatenate([self.inputs, other.inputs]), labels)
+      return Split(self.inputs.joined(other.inputs), labels, weights)
+    return Split(np.concatenate([self.inputs, other.inputs]), labels, weights)
 
   def check(self, name: str) -> None:
     """Checks that the split of this name holds valid examples."""
@@ -111,6 +118,8 @@ class Split:
       problem = "it has no examples"
     elif np.issubdtype(inputs.dtype, np.floating) and not np.isfinite(inputs).all():
       problem = "inputs have NaN or infinite values"
+    elif self.weights is not None and (wrong := _wrong_weights(self.weights, len(self))):
+      problem = f"weights must be numbers [{len(self)}] of at least 0, {wrong}"
     if problem:
       raise ArgumentError("", f"split {name}: {problem}")
 
@@ -276,6 +285,16 @@ def remedy(labels: np.ndarray) -> str:
   return ""
 
 
+def _wrong_weights(weights: np.ndarray, number: int) -> str:
+  """What is wrong with the weights of examples; "" if nothing."""
+  if weights.shape != (number,) or weights.dtype.kind not in "iuf":
+    return f"got {weights.dtype} {weights.shape}"
+  odd = ~(np.isfinite(weights) & (weights >= 0))
+  if odd.any():
+    return f"got {weights[odd.argmax()]} at position {odd.argmax()}"
+  return "" if weights.any() else "and not all 0"
+
+
 def _is_several(labels: np.ndarray) -> bool:
   """Whether integers `[n, labels]` are several labels an example, and not one class in another form."""
   return labels.shape[1] > 1 and bool(np.isin(labels, (-1, 0, 1)).all()) and not _is_one_hot(labels)
@@ -298,6 +317,7 @@ def _crc32(split: Split) -> int:
   """A checksum of the examples; of encoded images, of what tells them apart."""
   inputs = split.inputs
   arrays = inputs.fingerprint() if isinstance(inputs, Images) else (inputs,)
+  arrays = arrays if split.weights is None else (*arrays, split.weights)
   return functools.reduce(
     lambda crc, x: zlib.crc32(np.ascontiguousarray(x).data, crc), (*arrays, split.labels), 0
   )

@@ -39,17 +39,21 @@ class Source:
     """The arrays that have to reach the devices for a batch of these examples: indices, or the examples."""
     if self.arrays:
       return {"indices": indices}
-    return {"inputs": self.split.inputs[indices], "labels": self.labels(indices)}
+    return {"inputs": self.split.inputs[indices], **self.targets(indices)}
 
-  def labels(self, indices: np.ndarray) -> np.ndarray:
-    """The labels of these examples, as the devices take them."""
-    return self.split.labels[indices].astype(np.int32)
+  def targets(self, indices: np.ndarray | slice = slice(None)) -> dict[str, np.ndarray]:
+    """The labels of these examples, and their weights if they have any, as the devices take them."""
+    found: dict[str, np.ndarray] = {"labels": self.split.labels[indices].astype(np.int32)}
+    if self.split.weights is not None:
+      found["weights"] = self.split.weights[indices].astype(np.float32)
+    return found
 
 
 def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Source:
   """The source of a split; if `resident`, the whole split is placed on every device."""
-  arrays = {"inputs": split.inputs, "labels": split.labels.astype(np.int32)} if resident else {}
-  return Source(split, place(mesh, arrays, P()))
+  source = Source(split, {})
+  arrays = {"inputs": split.inputs, **source.targets()} if resident else {}
+  return dataclasses.replace(source, arrays=place(mesh, arrays, P()))
 
 
 def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -57,5 +61,6 @@ def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[st
   batch = dict(batch)
   if "indices" in batch:
     indices = batch.pop("indices")
-    batch |= {name: array[indices] for name, array in arrays.items()}
+    # Weights of a batch, as for padding in evaluation, come before those of training examples.
+    batch = {name: array[indices] for name, array in arrays.items()} | batch
   return batch

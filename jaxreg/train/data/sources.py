@@ -1,5 +1,6 @@
 """The sources of data: each is a function `(**options) -> Dataset`, and its options are fields."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def vary(split: Split, generator: np.random.Generator, *, rotation: bool, backgr
     images = rotate(images, generator.uniform(0, 360, len(images)))
   if background:
     images = np.maximum(images, generator.integers(0, 256, images.shape, np.uint8))
-  return Split(images, split.labels)
+  return dataclasses.replace(split, inputs=images)
 
 
 def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
@@ -150,7 +151,8 @@ def npz(
   """Your own arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
 
   Labels are integers `[n]` from 0, or `[n, labels]`, each 0 or 1 for no or yes, or -1 if it is not known. A
-  text array `class_names` may name the classes, or the labels.
+  text array `class_names` may name the classes, or the labels. Numbers `weights_train` `[n]` of at least 0
+  weigh the training examples in the loss.
 
   Args:
     path: the `.npz` file; nothing in it is unpickled.
@@ -183,6 +185,7 @@ def npz(
   if not (math.isfinite(scale) and scale > 0):
     raise ArgumentError("scale", f"must be positive, got {scale}")
   splits = {part: Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in parts}
+  splits["train"] = dataclasses.replace(splits["train"], weights=arrays.get("weights_train"))
   train, test = splits["train"], splits["test"]
   train.check("train")
   check_apart(train, test=test)

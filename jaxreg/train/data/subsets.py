@@ -30,7 +30,7 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
 
   def of_classes(split: Split) -> Split:
     kept = split.take(number[split.labels] >= 0)
-    return Split(kept.inputs, number[kept.labels])
+    return dataclasses.replace(kept, labels=number[kept.labels])
 
   train, rest = data.train, data.rest
   if per_class:
@@ -70,7 +70,7 @@ def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
   shifts = generator.integers(1, data.num_classes, len(chosen))
   flipped = labels.copy()
   flipped[chosen] = (labels[chosen] + shifts) % data.num_classes
-  return dataclasses.replace(data, train=Split(data.train.inputs, flipped))
+  return dataclasses.replace(data, train=dataclasses.replace(data.train, labels=flipped))
 
 
 def hide_labels(data: Dataset) -> Dataset:
