@@ -11,12 +11,12 @@ from configs.softmax_digits import get_config as softmax_digits
 from jaxreg.train import Config
 from jaxreg.train.errors import unknown
 
-METHODS = ("multilabel", "asymmetric", "binary_focal", "binary_poly_loss", "binary_confidence_penalty")
+VARIANTS = ("multilabel", "asymmetric", "binary_focal", "binary_poly_loss", "binary_confidence_penalty")
 
 
 def get_config(name: str = "multilabel") -> Config:
-  if name not in METHODS:
-    raise unknown("argument", name, METHODS)
+  if name not in VARIANTS:
+    raise unknown("argument", name, VARIANTS)
   config = softmax_digits()
   config.data.digits.attributes = True
   config.method.name = name

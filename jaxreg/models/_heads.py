@@ -38,7 +38,7 @@ class BinaryHead(_ClassHead):
   """One affine layer, a logit for each yes-or-no label: `[batch, features] -> {"logits": [batch, ...]}`.
 
   Attributes:
-    num_classes, initializer: as in `SoftmaxHead`; two classes, no and yes.
+    num_classes, initializer: as in `SoftmaxHead`.
     label_shape: () for one label an example, `logits` `[batch]`; `[labels]` for several, `[batch, labels]`.
 
   Raises:

@@ -257,7 +257,7 @@ def noises(entry):
     ({"flatness.alignment.noises": ()}, r"flatness\.alignment\.noises: give at least one"),
     (noises("x: model.MLP.widths=(9,4)"), r"noises: 'x' changes the network"),
     (noises("x: method.name=dropmax"), r"noises: 'x' changes the network"),
-    (noises("x: model.MLP.dropout_rates=(0.0,2.0)"), r"dropout_rates: must be numbers from 0 to 1"),
+    (noises("x: model.MLP.dropout_rates=(0.0,2.0)"), "dropout_rates: must be at least 0 and at most 1"),
     (noises("x: noise.names=('weight_nois',)"), r"noise\.names: got 'weight_nois'"),
     (noises("x: model.MLP.dropout_rates=(0.0,0.0)"), r"with 'x' neither the network nor the method's loss"),
     ({"flatness.workdir": "somewhere"}, r"flatness\.rows, flatness\.workdir: give either"),

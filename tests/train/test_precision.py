@@ -25,7 +25,7 @@ CASES = {
 @functools.cache
 def program(model, precision, method="dropmax"):
   data = DataSpec(
-    num_classes=10,
+    num_classes=2 if "label_shape" in REGISTRY["method"][method].needs else 10,
     input_shape=(28, 28, 1),
     input_dtype="uint8",
     scale=255.0,

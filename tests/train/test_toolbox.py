@@ -109,7 +109,7 @@ def test_noises_draw_differently():
     ({"optimizer.constraints.names": ("maxnorm",)}, r"optimizer\.constraints\.names: got 'maxnorm'"),
     (
       {"noise.names": ("gaussian_noise",), "noise.gaussian_noise.kind": "both"},
-      "kind: must be one of additive,",
+      "kind: got 'both', allowed are additive, multiplicative",
     ),
     ({"optimizer.constraints.names": ("prox_l1",), "optimizer.constraints.prox_l1.weight": -1.0}, "weight"),
     ({"optimizer.constraints.names": ("max_norm",), "optimizer.constraints.max_norm.limit": 0.0}, "limit"),
