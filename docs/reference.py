@@ -30,6 +30,7 @@ DATA = {
   "typing.Metrics": "Metrics by name, each a sum and a count: they are merged by addition.",
   "typing.ModelState": "The state of a model beside its parameters, such as BatchNorm's averages.",
   "typing.Params": "Parameters: any pytree of arrays.",
+  "typing.PyTree": "Any pytree of arrays.",
 }
 
 # The names of `losses` by task, as globs. A name is under the first heading that fits: a new loss under the

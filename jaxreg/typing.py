@@ -19,13 +19,15 @@ __all__ = [
   "ModelState",
   "Objective",
   "Params",
+  "PyTree",
 ]
 
 Array = jax.Array
 Key = jax.Array
-Params = Any
-Batch = Any
-ModelState = Any
+PyTree = Any
+Params = PyTree
+Batch = PyTree
+ModelState = PyTree
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 # Which parameters: a glob on names or several, a tree of bools, or a function from parameters to such a tree.
 Mask = Any
@@ -46,14 +48,14 @@ class ApplyFn(Protocol):
 
   def __call__(
     self, params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
-  ) -> tuple[Any, ModelState]: ...
+  ) -> tuple[PyTree, ModelState]: ...
 
 
 class Objective(Protocol):
   """`(params, state, batch, key) -> (loss, (model_state, metrics))`, with the whole train state in view."""
 
   def __call__(
-    self, params: Params, state: Any, batch: Batch, key: Key
+    self, params: Params, state: PyTree, batch: Batch, key: Key
   ) -> tuple[Array, tuple[ModelState, Metrics]]: ...
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from jaxreg.train.errors import RunError, one_line
 
 Fields = dict[str, Any]
+Options = Mapping[str, Any]  # of a function, by name
 
 
 def is_yours(name: object) -> bool:

@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false
 """Checks of a configuration that need the data, the devices or the network."""
 
 import math
@@ -155,6 +156,7 @@ def check_state(config: Config, data: DataSpec, method: Method, *, has_statistic
 def check_numbers(config: Config) -> None:
   """Checks that every number that the run reads is finite."""
   for field, value in relevant(flatten(config)).items():
-    for number in value if isinstance(value, list) else [value]:
+    numbers: list[object] = [*value] if isinstance(value, list) else [value]
+    for number in numbers:
       if isinstance(number, float) and not math.isfinite(number):
         raise RunError(f"{field}: must be finite, got {number}")

@@ -1,8 +1,8 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, first_line
-from jaxreg.train.lookup import short
+from jaxreg.train.lookup import Fields, Options, short
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.init import make_init
@@ -38,7 +38,7 @@ from jaxreg.train.step.regularizers import (
 )
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.step import make_train_step
-from jaxreg.typing import Array, Objective, Params
+from jaxreg.typing import Array, Objective, Params, PyTree
 
 
 def build(config: Config, data: DataSpec, *, teacher: TrainedFn | None = None) -> Program:
@@ -148,16 +148,16 @@ def _assemble(
   )
 
 
-def _method(config: Config) -> tuple[Method, dict[str, dict[str, Any]]]:
+def _method(config: Config) -> tuple[Method, Mapping[str, Options]]:
   """The method, and the options of its head, loss and prediction rule."""
   named = chosen(config, "method")
   method: Method = named.entry.function
-  options: Any = named.options
-  options["predict"] |= {name: options["loss"][name] for name in method.shared}
-  return method, options
+  options = named.options
+  shared = {name: options["loss"][name] for name in method.shared}
+  return method, {**options, "predict": {**options["predict"], **shared}}
 
 
-def _network(config: Config, data: DataSpec, method: Method, head: Mapping[str, Any]) -> Network:
+def _network(config: Config, data: DataSpec, method: Method, head: Options) -> Network:
   """The backbone with the method's head, and the functions that run it."""
   compatibility.check_noises(config, data)
   try:
@@ -166,7 +166,7 @@ def _network(config: Config, data: DataSpec, method: Method, head: Mapping[str, 
     raise error.of_section("model") from error
   compatibility.check_method(config, data)
   needs = [name for name in ("input_shape", "label_shape") if chosen(config, "method").needs(name)]
-  given = {name: getattr(data, name) for name in ("num_classes", *needs)}
+  given: Fields = {name: getattr(data, name) for name in ("num_classes", *needs)}
   return make_network(
     models.Classifier(backbone, method.head(**given, **head)),
     make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask)),
@@ -189,7 +189,7 @@ def _optimizer(
   step, wrapper = chosen(config, "optimizer", step_name(options)), chosen(config, "optimizer")
   named, mask = chosen_all(config, "optimizer.constraints"), getattr(paths, options.constraints.mask)
 
-  def apply_fn(params: Params, x: Array) -> Any:
+  def apply_fn(params: Params, x: Array) -> PyTree:
     return model.apply({"params": params}, x, train=False)
 
   optimizer = make_optimizer(
@@ -225,7 +225,7 @@ def _objective(
   config: Config,
   data: DataSpec,
   method: Method,
-  options: Mapping[str, dict[str, Any]],
+  options: Mapping[str, Options],
   network: Network,
   extras: Extras,
   teacher: TrainedFn | None,

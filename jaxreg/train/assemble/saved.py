@@ -1,9 +1,8 @@
 """Restores a run from its work directory: its configuration, its functions and one of its states."""
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import jax
 
@@ -15,6 +14,7 @@ from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
+from jaxreg.train.lookup import Options
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import pick_and_restore, restore_state
 from jaxreg.train.run.manifest import pick_step
@@ -23,8 +23,10 @@ from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Key
 
+Json = str | float | None | list["Json"] | dict[str, "Json"]
 
-def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+
+def restore_config(config: Config, workdir: Path, overrides: Options | None = None) -> Config:
   """`config` with the values that `workdir` was trained with; `overrides` come last."""
   saved = {
     field: value for field, value in workdirs.read_config(workdir).items() if row_of(field).scope != "call"
@@ -50,12 +52,12 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
   return config.lock()
 
 
-def _with_tuples(value: Any) -> Any:
+def _with_tuples(value: Json) -> object:
   """The value of a JSON file as configurations have it: its lists, also those in lists, are tuples."""
   return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-def places(config: Config) -> dict[str, Any]:
+def places(config: Config) -> Options:
   """The places of data in `config` that differ from the defaults: overrides for a run whose data moved."""
   defaults = flatten(base_config())
   given = {field: value for field, value in flatten(config).items() if row_of(field).scope == "place"}
@@ -68,7 +70,9 @@ def decoding_of(workdir: Path) -> Decoding | None:
   return Decoding(**config.data.stream) if reads_streams(flatten(config)) else None
 
 
-def restore_run(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Program, TrainState, DataSpec]:
+def restore_run(
+  workdir: Path, checkpoint: str | int, replica: object
+) -> tuple[Program, TrainState, DataSpec]:
   """The functions of a run, one replica's state and the description of the run's data."""
   config = restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)
@@ -82,7 +86,7 @@ def restore_run(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Pro
   _, state = pick_and_restore(
     workdir,
     lambda: pick_step(workdir, checkpoint, config.checkpoint.best),
-    lambda step: restore_state(program, workdir, step, replica, config.replicas),
+    lambda step: restore_state(program, workdir, step, int(replica), config.replicas),
   )
   return program, state, data
 

@@ -76,6 +76,7 @@ class Group(ConfigDict, Mapping[str, Any]):
 
     def __getattr__(self, attribute: Never) -> Never: ...  # there are no other fields
     def __getitem__(self, key: str) -> Any: ...
+    def copy_and_resolve_references(self) -> Self: ...
     def lock(self) -> Self: ...
     def unlock(self) -> Self: ...
 
@@ -115,7 +116,7 @@ class Mesh(Group, scope="call"):
   model: int = field(
     1, "Devices on the axis `model`; batches are split over the other axis, `data`.", "[1, inf)"
   )
-  shard: tuple[str | tuple, ...] = field(
+  shard: tuple[str | tuple[str | float, ...], ...] = field(
     (),
     "How parameters are split: head (classes over `model`), fsdp (largest dimension over `data`), or "
     "(glob, dimension, axis), as a flag 'head/*: -1=model' or '*: largest=data+model'. The first rule "

@@ -1,10 +1,9 @@
 """Example terms that train at inputs moved against the network: FGSM, PGD, VAT and TRADES."""
 
-from typing import Any
-
 import jax
 
 from jaxreg import adversarial
+from jaxreg.train.lookup import Options
 from jaxreg.train.step.network_view import NetworkView
 from jaxreg.typing import Array, Key
 
@@ -27,7 +26,7 @@ def pgd(
   clip: tuple[float, ...] = (),
 ) -> Array:
   """The loss at the inputs that `adversarial.pgd` finds for the network without noise."""
-  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  options: Options = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
   moved = adversarial.pgd(key, lambda x: view.loss_fn(x, None), view.inputs, **options, clip=_bounds(clip))
   return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
 
@@ -58,7 +57,7 @@ def trades(
     norm: norm of the ball: linf, l2 or l1.
     clip: bounds of the moved inputs, or ().
   """
-  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  options: Options = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
   return adversarial.trades_loss(key, view.log_probs_same_noise, view.inputs, **options, clip=_bounds(clip))
 
 

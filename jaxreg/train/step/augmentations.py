@@ -1,15 +1,14 @@
 """The augmentations of a run, completed by the data's scale and classes: `(key, batch) -> batch`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from jaxreg.train.lookup import Chosen
-from jaxreg.typing import Batch, Key
+from jaxreg.typing import Array, Batch, Key
 
 
 def make_augmentations(
   named: Sequence[Chosen],
-  label_noises: Sequence[Callable[..., Any]],
+  label_noises: Sequence[Callable[..., Array]],
   *,
   scale: float,
   num_classes: int,
@@ -33,7 +32,7 @@ def make_augmentations(
   return made
 
 
-def _on_labels(noise: Callable[..., Any], num_classes: int) -> Callable[[Key, Batch], Batch]:
+def _on_labels(noise: Callable[..., Array], num_classes: int) -> Callable[[Key, Batch], Batch]:
   def augmentation(key: Key, batch: Batch) -> Batch:
     return {**batch, "labels": noise(key, batch["labels"], num_classes=num_classes)}
 

@@ -1,19 +1,19 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """The parameters that predict: the last ones, the best copy, a mean over the training, or draws around it."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg import averaging
 from jaxreg._checks import check_count, check_range
-from jaxreg.typing import Array, Key, Params
+from jaxreg.typing import Array, Key, Params, PyTree
 
 
-def _keep(state: Any, *_: Any) -> Any:
+def _keep(state: PyTree, *_: object) -> PyTree:
   return state
 
 
@@ -37,13 +37,13 @@ class Averaging:
     samples: how many draws a prediction is the mean over, where there is a `draw`.
   """
 
-  init: Callable[[Params], Any] = lambda params: ()
-  params: Callable[[Any, Params], Params] = lambda state, params: params
-  step: Callable[[Any, Params, Array], Any] = _keep
-  evaluated: Callable[[Any, Array, Params], Any] | None = None
-  stopped: Callable[[Any], Array] | None = None
+  init: Callable[[Params], PyTree] = lambda params: ()
+  params: Callable[[PyTree, Params], Params] = lambda state, params: params
+  step: Callable[[PyTree, Params, Array], PyTree] = _keep
+  evaluated: Callable[[PyTree, Array, Params], PyTree] | None = None
+  stopped: Callable[[PyTree], Array] | None = None
   along: bool = True
-  draw: Callable[[Key, Any, Params], Params] | None = None
+  draw: Callable[[Key, PyTree, Params], Params] | None = None
   samples: int = 0
 
 
@@ -63,7 +63,9 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
   check_count(patience, "patience")
   check_range(min_delta, "min_delta", low=0)
 
-  def evaluated(state: averaging.EarlyStoppingState, metric: Array, params: Params) -> Any:
+  def evaluated(
+    state: averaging.EarlyStoppingState, metric: Array, params: Params
+  ) -> averaging.EarlyStoppingState:
     return averaging.early_stopping_update(state, params, metric, patience=patience, min_delta=min_delta)
 
   def best(state: averaging.EarlyStoppingState, params: Params) -> Params:
@@ -85,8 +87,7 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
     num_steps: the length of the run.
     steps_per_epoch: the length of an epoch.
   """
-  collecting = _collecting(start, every, num_steps, steps_per_epoch)
-  return Averaging(*collecting(averaging.swa_init, averaging.swa_update))
+  return _collecting(averaging.swa_init, averaging.swa_update, start, every, num_steps, steps_per_epoch)
 
 
 def swag(
@@ -113,51 +114,53 @@ def swag(
   # Checked here, so that an error does not wait for the last evaluation.
   check_count(samples, "samples")
   check_range(scale, "scale", low=0)
-  collecting = _collecting(start, every, num_steps, steps_per_epoch)
-  init, mean, step = collecting(functools.partial(averaging.swag_init, rank=rank), averaging.swag_update)
+  init = functools.partial(averaging.swag_init, rank=rank)
+  collecting = _collecting(init, averaging.swag_update, start, every, num_steps, steps_per_epoch)
 
   def draw(key: Key, kept: tuple[averaging.SWAGState, Array], params: Params) -> Params:
     # Before the first iterate, the parameters themselves: all deviations are 0.
-    state = kept[0]._replace(params=mean(kept, params))
+    state = kept[0]._replace(params=collecting.params(kept, params))
     drawn = averaging.swag_sample(key, state, scale=scale)
     return jax.tree.map(_as_stored, drawn, params)
 
-  return Averaging(init, mean, step, along=False, draw=draw, samples=samples)
+  return dataclasses.replace(collecting, along=False, draw=draw, samples=samples)
 
 
 def _collecting(
-  start: float, every: int, num_steps: int, steps_per_epoch: int
-) -> Callable[..., tuple[Any, Any, Any]]:
-  """Builds `(init, update) -> (init, params, step)` for a state with the mean and the count of iterates."""
+  init: Callable[[Params], PyTree],
+  update: Callable[[PyTree, Params], PyTree],
+  start: float,
+  every: int,
+  num_steps: int,
+  steps_per_epoch: int,
+) -> Averaging:
+  """The averaging by `init` and `update`, whose states have the mean and the count of iterates."""
   if not 0 <= start < 1:
     raise ValueError(f"start must lie in [0, 1), got {start}")
   if every < 0:
     raise ValueError(f"every must be at least 0, got {every}")
   first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
 
-  def collecting(init: Callable[[Params], Any], update: Callable[[Any, Params], Any]) -> tuple[Any, Any, Any]:
-    def step(kept: tuple[Any, Array], params: Params, number: Array) -> tuple[Any, Array]:
-      state, length = kept
-      # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
-      state = jax.lax.cond(length == num_steps, _keep, functools.partial(jax.tree.map, jnp.zeros_like), state)
-      # Counted back from the end, so that the last iterate is always in the mean.
-      takes = (number > first) & ((num_steps - number) % period == 0)
-      return jax.lax.cond(takes, update, _keep, state, params), jnp.int32(num_steps)
+  def step(kept: tuple[PyTree, Array], params: Params, number: Array) -> tuple[PyTree, Array]:
+    state, length = kept
+    # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
+    state = jax.lax.cond(length == num_steps, _keep, functools.partial(jax.tree.map, jnp.zeros_like), state)
+    # Counted back from the end, so that the last iterate is always in the mean.
+    takes = (number > first) & ((num_steps - number) % period == 0)
+    return jax.lax.cond(takes, update, _keep, state, params), jnp.int32(num_steps)
 
-    def mean(kept: tuple[Any, Array], params: Params) -> Params:
-      state, _ = kept
+  def mean(kept: tuple[PyTree, Array], params: Params) -> Params:
+    state, _ = kept
 
-      def averaged(mean: Array, param: Array) -> Array:
-        return jnp.where(state.count > 0, _as_stored(mean, param), param)
+    def averaged(mean: Array, param: Array) -> Array:
+      return jnp.where(state.count > 0, _as_stored(mean, param), param)
 
-      return jax.tree.map(averaged, state.params, params)
+    return jax.tree.map(averaged, state.params, params)
 
-    def start_state(params: Params) -> tuple[Any, Array]:
-      return init(params), jnp.int32(num_steps)
+  def start_state(params: Params) -> tuple[PyTree, Array]:
+    return init(params), jnp.int32(num_steps)
 
-    return start_state, mean, step
-
-  return collecting
+  return Averaging(start_state, mean, step)
 
 
 def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Averaging:

@@ -1,9 +1,11 @@
+# pyright: reportUnknownMemberType=false
 """The examples that losses, terms and metrics read: made once from a stored batch, after augmentation."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from jaxreg.augment._manifold_mixup import Mixing
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.typing import Array, Batch
 
@@ -26,7 +28,7 @@ class Examples(NamedTuple):
   labels: Array
   weights: Array
   where: Array
-  mixing: Any = None
+  mixing: Mixing | None = None
 
   @property
   def label_weights(self) -> Array:

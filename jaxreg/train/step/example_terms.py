@@ -4,12 +4,11 @@ Each is `(key, view, *, options) -> [batch]`, or `-> scalar` if the term is not 
 that need no labels count the examples without a label, too.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from jaxreg import augment, losses, penalties
+from jaxreg.train.lookup import Options
 from jaxreg.train.step.network_view import NetworkView
 from jaxreg.typing import Array, Key
 
@@ -58,8 +57,8 @@ def reconstruction(key: Key, view: NetworkView, *, likelihood: str = "gaussian")
   del key
   if "reconstruction" not in view.outputs:
     raise ValueError("reconstruction needs a head with a decoder, such as that of the autoencoder")
-  kind: Any = likelihood
-  return losses.reconstruction(view.outputs["reconstruction"], view.inputs, likelihood=kind)
+  options: Options = {"likelihood": likelihood}
+  return losses.reconstruction(view.outputs["reconstruction"], view.inputs, **options)
 
 
 def pseudo_label(key: Key, view: NetworkView, *, threshold: float = 0.95) -> Array:
@@ -123,7 +122,7 @@ def augmix(
     severity: the largest magnitude of an operation, in [0.1, 10].
     alpha: parameter of the Dirichlet and beta distributions of the mixtures.
   """
-  options: Any = {"num_chains": num_chains, "num_ops": num_ops, "severity": severity, "alpha": alpha}
+  options: Options = {"num_chains": num_chains, "num_ops": num_ops, "severity": severity, "alpha": alpha}
   mixed = [augment.augmix(own, {"inputs": view.inputs}, **options) for own in jax.random.split(key)]
   others = [view.log_probs_fn(batch["inputs"], view.same_noise) for batch in mixed]
   return losses.jensen_shannon(jnp.stack([view.log_probs, *others], axis=-2))

@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg import constraints
 from jaxreg.train.step.averages import Averaging
-from jaxreg.train.step.state import TrainState, Variables
+from jaxreg.train.step.state import ExtraStates, TrainState, Variables
 from jaxreg.typing import Array, Key, Params
 
 
@@ -17,7 +16,7 @@ from jaxreg.typing import Array, Key, Params
 class Limit:
   """The constraint `penalty(params, extras) <= limit`; its multiplier moves with `learning_rate`."""
 
-  penalty: Callable[[Params, dict[str, Any]], Array]
+  penalty: Callable[[Params, ExtraStates], Array]
   limit: float
   learning_rate: float
 
@@ -36,7 +35,7 @@ class Extras:
   limits: Mapping[str, Limit] = dataclasses.field(default_factory=dict[str, Limit])
   reference: bool = False
 
-  def init(self, variables: Variables) -> dict[str, Any]:
+  def init(self, variables: Variables) -> ExtraStates:
     """The extras at the start, and again after the parameters have been replaced."""
     made = {
       "average": self.average.init(variables),

@@ -1,3 +1,4 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 """The initial state of a run."""
 
 from collections.abc import Callable, Sequence

@@ -1,15 +1,17 @@
+# pyright: reportUnknownMemberType=false
 """The losses and the prediction rules of the methods: functions of a key and of outputs by name."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from jaxreg import losses
 from jaxreg.losses._group_softmax_scores import GROUPINGS
 from jaxreg.losses._multitask import multitask_terms, uncertainty_weighting_terms
+from jaxreg.train.lookup import Options
 from jaxreg.typing import Array, Key
 
 
@@ -17,7 +19,7 @@ def single(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Arr
   """A deterministic loss as the one term of an objective."""
 
   @functools.wraps(loss)
-  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+  def terms(key: Key, **arguments: ArrayLike) -> dict[str, Array]:
     del key
     return {name: loss(**arguments)}
 
@@ -28,7 +30,7 @@ def drawn(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Arra
   """A random loss as the one term of an objective."""
 
   @functools.wraps(loss)
-  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+  def terms(key: Key, **arguments: ArrayLike) -> dict[str, Array]:
     return {name: loss(key, **arguments)}
 
   return terms
@@ -38,7 +40,7 @@ def keyless(loss_terms: Callable[..., dict[str, Array]]) -> Callable[..., dict[s
   """Deterministic terms as the terms of an objective: a function that ignores its key."""
 
   @functools.wraps(loss_terms)
-  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+  def terms(key: Key, **arguments: ArrayLike) -> dict[str, Array]:
     del key
     return loss_terms(**arguments)
 
@@ -54,7 +56,7 @@ def binary(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Arr
   """A loss of yes-or-no labels as the one term of an objective; mixed labels have shares of no and yes."""
 
   @functools.wraps(loss)
-  def terms(key: Key, *, logits: Array, labels: Array, **arguments: Any) -> dict[str, Array]:
+  def terms(key: Key, *, logits: Array, labels: Array, **arguments: ArrayLike) -> dict[str, Array]:
     del key
     yes = labels[..., 1] if jnp.issubdtype(labels.dtype, jnp.floating) else labels
     return {name: loss(logits, yes, **arguments)}
@@ -70,7 +72,7 @@ def predict_binary(key: Key, *, logits: Array) -> Array:
 
 
 def predict_dropmax(
-  key: Key, *, logits: Array, retain_logits: Array, num_samples: int = 0, **_: Any
+  key: Key, *, logits: Array, retain_logits: Array, num_samples: int = 0, **_: object
 ) -> Array:
   """The prediction under the expected mask, or the mean over `num_samples` sampled masks if it is not 0."""
   if num_samples == 0:
@@ -79,7 +81,7 @@ def predict_dropmax(
 
 
 def dropmax_diagnostics(
-  key: Key, *, temperature: Array, num_samples: int, logits: Array, **arguments: Any
+  key: Key, *, temperature: Array, num_samples: int, logits: Array, **arguments: Array
 ) -> dict[str, Array]:
   """`losses.dropmax_diagnostics` of the loss's arguments and options, without the weights of its terms."""
   names = ("retain_logits", "residual_logits", "labels", "posterior_logits")
@@ -105,7 +107,7 @@ def group_softmax(
   power: float | None = None,
   grouping: str = "discriminative",
   form: str = "auto",
-  **arguments: Any,
+  **arguments: Array,
 ) -> dict[str, Array]:
   """The term of `losses.group_softmax`; `grouping` names the rule, and the random rule gets the key."""
   if grouping not in GROUPINGS:
@@ -113,7 +115,7 @@ def group_softmax(
   rule = GROUPINGS[grouping]
   if grouping == "random":
     rule = functools.partial(rule, key)
-  options: Any = {"num_groups": num_groups, "kind": kind, "power": power, "form": form}
+  options: Options = {"num_groups": num_groups, "kind": kind, "power": power, "form": form}
   return {"group_softmax": losses.group_softmax(**arguments, **options, grouping=rule)}
 
 
@@ -185,7 +187,7 @@ def multitask(
   return {"nll": nll, "tasks": sum(terms.values(), start=jnp.zeros_like(nll))}
 
 
-def predict_classes(key: Key, *, logits: Array, **_: Any) -> Array:
+def predict_classes(key: Key, *, logits: Array, **_: object) -> Array:
   """The softmax of the classes; what else the head returns does not count."""
   del key
   return losses.softmax_log_probs(logits)

@@ -6,7 +6,8 @@ Heads return a dict whose names are the arguments of the loss. A method needs a 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+
+from flax import linen as nn
 
 from jaxreg import models
 from jaxreg.train.step import method_adapters as rules
@@ -27,7 +28,7 @@ class Method:
     shared: the options of the loss that `predict` takes, too.
   """
 
-  head: Callable[..., Any]
+  head: Callable[..., nn.Module]
   loss: Callable[..., dict[str, Array]]
   predict: Callable[..., Array]
   terms: tuple[str, ...] = ("nll",)

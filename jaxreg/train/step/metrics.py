@@ -1,7 +1,7 @@
+# pyright: reportMissingTypeStubs=false
 """Metrics as pairs (sum, count): addition merges them exactly over batches, devices and processes."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,9 @@ import numpy as np
 
 from jaxreg import calibration
 from jaxreg._metric_bounds import metric_bounds
-from jaxreg.typing import Array
+from jaxreg.typing import Array, PyTree
+
+Sums = Mapping[str, tuple[Array, Array] | calibration.Bins]  # of an evaluation, by metric
 
 
 def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
@@ -18,7 +20,7 @@ def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
   return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()
 
 
-def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> dict[str, Any]:
+def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> Sums:
   """The metrics of every evaluation: error, NLL, Brier score and the bins of the calibration error."""
   return {
     "error": weighted(log_probs.argmax(axis=-1) != labels, weights),
@@ -32,13 +34,13 @@ def _stacked(*parts: np.ndarray) -> np.ndarray:
   return np.stack(parts)
 
 
-def to_host(metrics: Any) -> Any:
+def to_host(metrics: PyTree) -> PyTree:
   """The metrics of all replicas on the host, with the replica axis in front."""
   metrics = jax.device_get(metrics)
   return jax.tree.map(_stacked, *metrics) if isinstance(metrics, tuple) else metrics
 
 
-def summarize(metrics: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
+def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
   """Means of merged metrics for each replica, `[replicas]`, by full name, such as `val/error`."""
   values: dict[str, np.ndarray] = {}
   for name, value in metrics.items():
@@ -64,7 +66,7 @@ def averaged(values: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def shown(
-  values: Mapping[str, Any], name: str, *, factor: float = 1.0, digits: int, difference: bool = False
+  values: Mapping[str, float], name: str, *, factor: float = 1.0, digits: int, difference: bool = False
 ) -> str:
   """A metric from `averaged` as text for people: `1.67`, or `1.67 ± 0.24`.
 

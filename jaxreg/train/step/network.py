@@ -1,10 +1,10 @@
+# pyright: reportUnknownMemberType=false
 """The network: its module, and the functions that run it."""
 
 import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,14 @@ import numpy as np
 from flax import linen as nn
 
 from jaxreg import augment, models
+from jaxreg.augment._manifold_mixup import Mixing
 from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.lookup import Chosen
-from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
+from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, PyTree
 
-Noises = Mapping[str, Sequence[Callable[[Key, Any], Any]]]  # under the name of what they perturb
+Noises = Mapping[str, Sequence[Callable[[Key, PyTree], PyTree]]]  # under the name of what they perturb
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +45,13 @@ def make_network(
   """The network that standardises its inputs by `mean` and `std`, and computes in the dtype `precision`."""
   run = functools.partial(make_apply_fn, model, mean, std, precision, noises)
 
-  def features(model: models.Classifier, x: Array, train: bool) -> Any:
+  def features(model: models.Classifier, x: Array, train: bool) -> PyTree:
     return model.backbone(x, train=train)
 
   return Network(model, noises, run(), run(method=features))
 
 
-def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> Any:
+def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> nn.Module:
   """The model with its options and with the arguments `given` by the data."""
   asked = chosen.entry.needs
   if set(asked) != set(given):
@@ -63,14 +64,19 @@ def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> Any:
 
 
 @contextlib.contextmanager
-def _mixed_layers(mixing: Any, *, whole: bool) -> Generator[None]:
+def _mixed_layers(mixing: Mixing | None, *, whole: bool) -> Generator[None]:
   """Mixes the inputs of the modules that `mixing` names; `whole`: all of them must be called."""
   if mixing is None:
     yield
     return
   called: set[str] = set()
 
-  def mix(function: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+  def mix(
+    function: Callable[..., PyTree],
+    args: tuple[PyTree, ...],
+    kwargs: dict[str, PyTree],
+    context: nn.module.InterceptorContext,
+  ) -> PyTree:
     name = "/".join(context.module.path)
     if context.method_name != "__call__" or not args:
       return function(*args, **kwargs)
@@ -88,12 +94,12 @@ def _mixed_layers(mixing: Any, *, whole: bool) -> Generator[None]:
 
 
 def make_apply_fn(
-  model: Any,
+  model: nn.Module,
   mean: Sequence[float],
   std: Sequence[float],
   precision: str,
   noises: Noises,
-  method: Callable[..., Any] | None = None,
+  method: Callable[..., PyTree] | None = None,
 ) -> ApplyFn:
   """The model's function `method`, by default `__call__`, on inputs in the units of `Examples`.
 
@@ -102,7 +108,7 @@ def make_apply_fn(
   """
   dtype = jnp.dtype(precision)
 
-  def perturbed(x: Any, kind: str, key: Key | None) -> Any:
+  def perturbed(x: PyTree, kind: str, key: Key | None) -> PyTree:
     if key is None or not noises[kind]:
       return x
     # The kind's name is folded into the key, so that other kinds and layers draw other numbers.
@@ -115,8 +121,14 @@ def make_apply_fn(
     return param.astype(dtype)
 
   def apply_fn(
-    params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool, mixing: Any = None
-  ) -> tuple[Any, ModelState]:
+    params: Params,
+    model_state: ModelState,
+    x: Array,
+    *,
+    key: Key | None,
+    train: bool,
+    mixing: Mixing | None = None,
+  ) -> tuple[PyTree, ModelState]:
     params = perturbed(params, "params", key)
     # Parameters and BatchNorm's averages stay in float32, whatever dtype the layers compute in. Losses and
     # masks are float32 as well: they promote the outputs of the head.

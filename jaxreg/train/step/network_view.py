@@ -1,20 +1,21 @@
+# pyright: reportUnknownMemberType=false
 """What the terms beside the loss may ask of a step: examples, outputs, further passes of the network."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg.train import keys
+from jaxreg.train.lookup import Options
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.state import TrainState, Variables
-from jaxreg.typing import ApplyFn, Array, Key, Params
+from jaxreg.typing import ApplyFn, Array, Key, Params, PyTree
 
-Outputs = Mapping[str, Any]  # what a head returns, by name
+Outputs = Mapping[str, PyTree]  # what a head returns, by name
 TrainedFn = Callable[[Key, Array], Array]  # as `NetworkView.trained_fn`
 
 
@@ -41,13 +42,13 @@ class NetworkView:
   inputs: Array
   weights: Array
   log_probs: Array
-  features: Any
+  features: PyTree
   noise: Key | None
   loss_fn: Callable[[Array, Key | None], Array]
   log_probs_fn: Callable[[Array, Key | None], Array]
   teacher_fn: Callable[[Array], Array] | None
   trained_fn: TrainedFn | None = None
-  outputs: Outputs = dataclasses.field(default_factory=dict[str, Any])
+  outputs: Outputs = dataclasses.field(default_factory=dict[str, PyTree])
 
   @property
   def same_noise(self) -> Key | None:
@@ -62,7 +63,7 @@ class NetworkView:
 def make_view_fn(
   apply_fn: ApplyFn,
   method: Method,
-  predict_options: Mapping[str, Any],
+  predict_options: Options,
   loss_terms: Callable[[Key, Examples, Outputs], dict[str, Array]],
   *,
   features_fn: ApplyFn | None,

@@ -1,19 +1,20 @@
+# pyright: reportUnknownMemberType=false
 """The function that a step minimises: the weighted mean of a method's terms over a batch, plus penalties."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg.train import keys
+from jaxreg.train.lookup import Options
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples, by_class, make_examples
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
 from jaxreg.train.step.network_view import Outputs, TrainedFn, make_view_fn
-from jaxreg.train.step.regularizers import Term
+from jaxreg.train.step.regularizers import Penalty, Term
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import ApplyFn, Array, Batch, Key, Metrics, ModelState, Objective, Params
 
@@ -21,10 +22,10 @@ from jaxreg.typing import ApplyFn, Array, Batch, Key, Metrics, ModelState, Objec
 def make_objective(
   apply_fn: ApplyFn,
   method: Method,
-  loss_options: Mapping[str, Any],
-  predict_options: Mapping[str, Any],
+  loss_options: Options,
+  predict_options: Options,
   augmentations: Sequence[Callable[[Key, Batch], Batch]] = (),
-  penalties: Mapping[str, Callable[[Params, dict[str, Any]], Array]] | None = None,
+  penalties: Mapping[str, Penalty] | None = None,
   terms: Mapping[str, Term] | None = None,
   *,
   features_fn: ApplyFn | None = None,
@@ -109,7 +110,7 @@ def make_objective(
 
 def _loss_terms(
   method: Method,
-  options: Mapping[str, Any],
+  options: Options,
   most_labels: int | None,
   key: Key,
   examples: Examples,
@@ -129,9 +130,7 @@ def _loss_terms(
   return {name: (shares * values).sum(axis=1) for name, values in each.items()}
 
 
-def _make_diagnose_fn(
-  method: Method, loss_options: Mapping[str, Any]
-) -> Callable[[Key, Examples, Outputs], Metrics]:
+def _make_diagnose_fn(method: Method, loss_options: Options) -> Callable[[Key, Examples, Outputs], Metrics]:
   """Builds `diagnose(key, examples, outputs) -> metrics`, with the options of the loss."""
   function = method.diagnose
   if function is None:

@@ -1,7 +1,7 @@
+# pyright: reportMissingTypeStubs=false
 """The Optax chain of a run, and the optimizers that Optax and `jaxreg.optim` lack."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import optim, paths, symmetry
-from jaxreg.train.lookup import Chosen, short
+from jaxreg.train.lookup import Chosen, Options, short
 from jaxreg.typing import Array, Params
 
 # Wrappers that step with the gradient at a second point, which is to be clipped and decayed.
@@ -18,7 +18,7 @@ SHARPNESS_AWARE = ("sam", "asam", "gsam")
 NUMBERS = ("polyak_sgd", "rprop", "sm3", "fista")
 
 
-def step_name(chosen: Mapping[str, Any]) -> str:
+def step_name(chosen: Options) -> str:
   """The name of the optimizer that `config.optimizer` chooses, alone or within a wrapper."""
   return chosen[short(chosen["name"])].get("inner", chosen["name"])
 
@@ -33,7 +33,7 @@ def make_optimizer(
   mask: str = "kernels_only",
   clip_norm: float = 0.0,
   constraints: Mapping[str, optax.GradientTransformation] | None = None,
-  network: Mapping[str, Any] | None = None,
+  network: Options | None = None,
 ) -> optax.GradientTransformationExtraArgs:
   """Chains clipping, coupled decay, the named optimizer, decoupled decay and constraints, in that order.
 
@@ -128,7 +128,7 @@ def reparameterize(
   return optim.reparameterize(inner, there.forward, there.inverse)
 
 
-def _entry(entry: Any) -> tuple[str, float]:
+def _entry(entry: object) -> tuple[str, float]:
   match entry:
     case (str(glob), int() | float() as number) if glob and 0 < number < float("inf"):
       return glob, float(number)
@@ -136,8 +136,8 @@ def _entry(entry: Any) -> tuple[str, float]:
       raise ValueError(f'metric must have entries such as ("*bias", 4.0), numbers above 0, got {entry!r}')
 
 
-def _divided(metric: Sequence[tuple[str, float]]) -> Callable[..., Any]:
-  def solve(updates: Params, params: Params, **extra_args: Any) -> Params:
+def _divided(metric: Sequence[tuple[str, float]]) -> Callable[..., Params]:
+  def solve(updates: Params, params: Params, **extra_args: object) -> Params:
     def divided(update: Array, *selected: bool) -> Array:
       by = 1.0
       for (_, number), named in zip(metric, selected, strict=True):

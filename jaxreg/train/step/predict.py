@@ -1,17 +1,18 @@
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 """The predictions of a state, and the metrics of these predictions."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg import ensembles
 from jaxreg.train import keys
+from jaxreg.train.lookup import Options
 from jaxreg.train.step.batch import make_examples
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.methods import Method
-from jaxreg.train.step.metrics import prediction_metrics
+from jaxreg.train.step.metrics import Sums, prediction_metrics
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import ApplyFn, Array, Batch, Key
 
@@ -21,7 +22,7 @@ COMBINE = ("arithmetic", "geometric", "weight_scaling")
 def make_predict_fn(
   apply_fn: ApplyFn,
   method: Method,
-  predict_options: Mapping[str, Any],
+  predict_options: Options,
   *,
   mc_samples: int = 0,
   combine: str = "arithmetic",
@@ -90,10 +91,10 @@ def make_predict_step(
 
 def make_eval_step(
   predict_step: Callable[[TrainState, Batch, Array], Array], scale: float
-) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
+) -> Callable[[TrainState, Batch, Array], Sums]:
   """Builds `eval_step(state, batch, number) -> metrics`, the metrics of `predict_step`'s predictions."""
 
-  def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
+  def eval_step(state: TrainState, batch: Batch, number: Array) -> Sums:
     examples = make_examples(batch, scale)
     return prediction_metrics(predict_step(state, batch, number), examples.labels, examples.label_weights)
 

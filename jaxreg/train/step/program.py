@@ -1,17 +1,19 @@
+# pyright: reportMissingTypeStubs=false
 """The pure functions of a run."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import optax
 
 from jaxreg import models
+from jaxreg.train.lookup import Options
 from jaxreg.train.step.batch import Examples, make_examples
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.methods import Method
+from jaxreg.train.step.metrics import Sums
 from jaxreg.train.step.state import TrainState
-from jaxreg.typing import ApplyFn, Array, Batch
+from jaxreg.typing import ApplyFn, Array, Batch, Metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,15 +44,15 @@ class Program:
   model: models.Classifier
   scale: float
   apply_fn: ApplyFn
-  train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
+  train_step: Callable[..., tuple[TrainState, Metrics]]
   predict_fn: Callable[..., Array]
   predict_step: Callable[..., Array]
-  eval_step: Callable[..., dict[str, Any]]
+  eval_step: Callable[..., Sums]
   extras: Extras
   ensemble: int
   method: Method
-  loss_options: dict[str, Any]
-  predict_options: dict[str, Any]
+  loss_options: Options
+  predict_options: Options
   name: str
   terms: tuple[str, ...]
   schedule: optax.Schedule

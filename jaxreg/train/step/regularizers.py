@@ -1,19 +1,22 @@
+# pyright: reportMissingTypeStubs=false
 """The penalties, example terms, constraints and noise of a run: functions of what a configuration names."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import optax
+from jax.typing import ArrayLike
 
 from jaxreg import constraints
-from jaxreg.train.lookup import Chosen
+from jaxreg.train.lookup import Chosen, Options
 from jaxreg.train.step.extras import Limit
+from jaxreg.train.step.network import Noises
 from jaxreg.train.step.network_view import NetworkView
-from jaxreg.typing import Array, Key, Params
+from jaxreg.train.step.state import ExtraStates
+from jaxreg.typing import Array, Key, Params, PyTree
 
-Mask = Callable[..., Any]  # a function of `jaxreg.paths`
-Penalty = Callable[[Params, dict[str, Any]], Array]  # `(params, extras)`, the extras of the state
+Mask = Callable[..., PyTree]  # a function of `jaxreg.paths`
+Penalty = Callable[[Params, ExtraStates], Array]  # `(params, extras)`, the extras of the state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +31,12 @@ class Term:
 def make_penalties(named: Iterable[Chosen], mask: Mask) -> dict[str, Penalty]:
   """Each named penalty times its weight or, with a limit, its multiplier."""
 
-  def make(name: str, options: dict[str, Any], penalty: Penalty) -> Penalty:
+  def make(name: str, options: Options, penalty: Penalty) -> Penalty:
     if options["limit"]:
       return lambda params, extras: extras["multipliers"][name].multiplier * penalty(params, extras)
     return lambda params, extras: options["weight"] * penalty(params, extras)
 
-  return {each.name: make(each.name, dict(each.options), _penalty(each, mask)) for each in _penalties(named)}
+  return {each.name: make(each.name, each.options, _penalty(each, mask)) for each in _penalties(named)}
 
 
 def make_limits(named: Iterable[Chosen], mask: Mask, learning_rate: float) -> dict[str, Limit]:
@@ -74,11 +77,11 @@ def make_constraints(
   }
 
 
-def make_prox(named: Iterable[Chosen], mask: Mask) -> Callable[[Params, Any], Params]:
+def make_prox(named: Iterable[Chosen], mask: Mask) -> Callable[[Params, ArrayLike], Params]:
   """The named proximal steps and projections, in order, for an optimizer that calls them itself."""
   made = [(each.bound(mask=mask), each.kind == "prox") for each in named]
 
-  def prox(params: Params, step: Any) -> Params:
+  def prox(params: Params, step: ArrayLike) -> Params:
     for function, steps in made:
       params = function(params, step) if steps else function(params)
     return params
@@ -86,7 +89,7 @@ def make_prox(named: Iterable[Chosen], mask: Mask) -> Callable[[Params, Any], Pa
   return prox
 
 
-def make_noises(named: Sequence[Chosen], mask: Mask) -> dict[str, list[Callable[[Key, Any], Any]]]:
+def make_noises(named: Sequence[Chosen], mask: Mask) -> Noises:
   """The noises `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`."""
   kinds = {"inputs": "input_noise", "params": "params_noise", "labels": "label_noise"}
   return {on: [each.bound(mask=mask) for each in named if each.kind == kinds[on]] for on in kinds}

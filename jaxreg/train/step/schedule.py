@@ -1,3 +1,4 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 """Learning rates over a run: their shapes, and the warm-up before them."""
 
 import collections

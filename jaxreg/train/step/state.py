@@ -1,13 +1,13 @@
 """The train state: everything that a checkpoint holds."""
 
 import dataclasses
-from typing import Any
 
 import jax
 
-from jaxreg.typing import Array, Key, ModelState, Params
+from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
-Variables = dict[str, Any]  # `params` and `model_state`, which are averaged
+Variables = dict[str, PyTree]  # `params` and `model_state`, which are averaged
+ExtraStates = dict[str, PyTree]  # of averages, multipliers and references, by name
 
 
 @jax.tree_util.register_dataclass
@@ -28,15 +28,15 @@ class TrainState:
   key: Key
   params: Params
   model_state: ModelState
-  opt_state: Any
-  extras: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+  opt_state: PyTree
+  extras: ExtraStates = dataclasses.field(default_factory=dict[str, PyTree])
 
   @property
   def variables(self) -> Variables:
     """The parameters and the other variables of the model."""
     return {"params": self.params, "model_state": self.model_state}
 
-  def replace(self, **changes: Any) -> "TrainState":
+  def replace(self, **changes: PyTree) -> "TrainState":
     """The state with other values of these fields."""
     return dataclasses.replace(self, **changes)
 

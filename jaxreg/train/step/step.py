@@ -1,7 +1,8 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 """One pure training step."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,21 +11,24 @@ import optax
 from jaxreg.train import keys
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.state import TrainState
-from jaxreg.typing import Array, Batch, Key, ModelState, Objective, Params
+from jaxreg.typing import Array, Batch, Key, Metrics, ModelState, Objective, Params, PyTree
+
+Descent = tuple[tuple[Array, tuple[ModelState, Metrics]], Params]  # of `jax.value_and_grad` of an objective
+Gradient = Callable[..., Descent]
 
 
 def _same(params: Params) -> Params:
   return params
 
 
-def _scale(tree: Any, factor: Array) -> Any:
+def _scale(tree: PyTree, factor: Array) -> PyTree:
   def scaled(x: Array) -> Array:
     return x * factor
 
   return jax.tree.map(scaled, tree)
 
 
-def _sum(tree: Any, axis_name: str) -> Any:
+def _sum(tree: PyTree, axis_name: str) -> PyTree:
   return jax.lax.psum(tree, axis_name)
 
 
@@ -35,7 +39,7 @@ def make_train_step(
   *,
   accumulate: int = 1,
   extras: Extras | None = None,
-) -> Callable[..., tuple[TrainState, dict[str, Any]]]:
+) -> Callable[..., tuple[TrainState, Metrics]]:
   """Builds `train_step(state, batch, *, axis_name=None, gather=..., scatter=...) -> (state, metrics)`.
 
   The metrics of the objective have `loss`, whose count says how much a part of the batch weighs.
@@ -68,7 +72,7 @@ def make_train_step(
     if axis_name is not None:
       key = keys.device(key, axis_name)
 
-    def descent(params: Params, key: Key) -> tuple[Any, Any]:
+    def descent(params: Params, key: Key) -> Descent:
       """`((loss, (model state, metrics)), gradient)` of the batch."""
       (loss, (model_state, metrics)), grads = gradient(gather(params), state, batch, key)
       grads = scatter(grads)
@@ -111,7 +115,7 @@ def gradient_norms(grads: Params) -> dict[str, Array]:
   """The norm of the gradient, and the norms of its parts: the backbone and each layer of the head."""
   norms = {"grad_norm": optax.tree.norm(grads)}
   if isinstance(grads, Mapping) and set(grads) == {"backbone", "head"}:
-    parts = {"backbone": grads["backbone"], **grads["head"]}
+    parts: dict[str, Params] = {"backbone": grads["backbone"], **grads["head"]}
     norms |= {f"grad_norm_{name}": optax.tree.norm(part) for name, part in parts.items()}
   return norms
 
@@ -119,21 +123,21 @@ def gradient_norms(grads: Params) -> dict[str, Array]:
 def _value_fn(
   objective: Objective, gather: Callable[[Params], Params], state: TrainState, batch: Batch, noise: Key
 ) -> Callable[..., Array]:
-  def value_fn(params: Params, grad_fn: Any = None, key: Key | None = None) -> Array:
+  def value_fn(params: Params, grad_fn: object = None, key: Key | None = None) -> Array:
     del grad_fn, key  # Optax's line search passes the arguments of `update` on.
     return objective(gather(params), state, batch, keys.again(noise))[0]
 
   return value_fn
 
 
-def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]:
+def _accumulated(gradient: Gradient, parts: int) -> Gradient:
   """Accumulates `gradient` over `parts` microbatches, weighted by the examples' weights."""
   sums, means = optax.microbatching.AccumulationType.SUM, optax.microbatching.AccumulationType.MEAN
 
-  def whole(params: Params, state: TrainState, batch: Batch, key: Key) -> tuple[Any, Params]:
+  def whole(params: Params, state: TrainState, batch: Batch, key: Key) -> Descent:
     number = len(batch["labels"])
 
-    def one(batch: Batch, position: Array) -> tuple[Any, ModelState]:
+    def one(batch: Batch, position: Array) -> tuple[PyTree, ModelState]:
       part_key = keys.part(key, position[0])
       (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
       count = metrics["loss"][1]
