@@ -281,7 +281,7 @@ def test_rows_of_a_comparison(theirs):
     (["method.name=theirs:"], "method.name: got 'theirs:'; give MODULE:NAME"),
     (["method.name=a:b:c"], "method.name: got 'a:b:c'; give MODULE:NAME"),
     (["method.name=theirs:NUMBER"], "theirs:NUMBER must be a jaxreg.train.Method, or a loss"),
-    (["method.name=theirs:Tiny"], "or a loss of (logits, labels, ...), got the class Tiny"),
+    (["method.name=theirs:Tiny"], "or (outputs, targets, ...), got the class Tiny"),
     (
       ["model.name=theirs:poly"],
       "must be a class of Linen modules, got a function of (logits, labels, epsilon)",
@@ -311,7 +311,7 @@ def test_rows_of_a_comparison(theirs):
     (["method.name=theirs:POLY", "method.POLY.loss.epsilom=1"], "did you mean method.POLY.loss.epsilon"),
     (["compare.rows=('theirs:POLI',)"], "compare.rows: method.name: the module theirs has no POLI"),
     (["method.name=nobody"], "method.name: got 'nobody', allowed are arcface, "),
-    (["method.name=nobody"], "sparsemax or MODULE:NAME"),
+    (["method.name=nobody"], "student_t_nll or MODULE:NAME"),
   ],
 )
 def test_mistakes_are_one_line(run, theirs, capsys, fields, message):

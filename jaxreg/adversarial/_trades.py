@@ -11,7 +11,7 @@ from jaxreg._checks import check_batched, check_key, key_first
 from jaxreg._leaves import wide
 from jaxreg.adversarial._common import Bounds
 from jaxreg.adversarial._pgd import Norm, pgd
-from jaxreg.adversarial._vat import divergence, predicted
+from jaxreg.adversarial._vat import kl_divergence, predicted
 from jaxreg.typing import Array, Key
 
 
@@ -62,7 +62,7 @@ def trades_loss(
   target = jax.lax.stop_gradient(clean)
   moved = pgd(
     check_key(key),
-    lambda x: divergence(target, wide(log_probs_fn(x))),
+    lambda x: kl_divergence(target, wide(log_probs_fn(x))),
     x,
     eps=eps,
     step_size=step_size,
@@ -70,4 +70,4 @@ def trades_loss(
     norm=norm,
     clip=clip,
   )
-  return divergence(clean, wide(log_probs_fn(jax.lax.stop_gradient(moved))))
+  return kl_divergence(clean, wide(log_probs_fn(jax.lax.stop_gradient(moved))))

@@ -14,10 +14,18 @@ from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import per_example, unit
 from jaxreg.typing import Array, Key
 
+Divergence = Callable[[Array, Array], Array]
+
 
 @key_first
 def virtual_adversarial(
-  key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_steps: int = 1
+  key: Key,
+  log_probs_fn: Callable[[Array], Array],
+  x: ArrayLike,
+  *,
+  eps: ArrayLike,
+  num_steps: int = 1,
+  divergence: Divergence | None = None,
 ) -> Array:
   r"""Moves each input by `eps` along the direction that changes the prediction most, to second order.
 
@@ -35,6 +43,9 @@ def virtual_adversarial(
     x: `[batch, ...]`, floating.
     eps: the Euclidean norm of an example's move, a scalar or `[batch]`, at least 0, in units of `x`.
     num_steps: at least 1; static.
+    divergence: `(clean, moved) -> [batch]`, twice differentiable and least where both are equal; default: the
+      Kullback-Leibler divergence. With one of your own, such as half the squared distance for a regression,
+      `log_probs_fn` may return any `[batch, ...]`.
 
   Returns:
     `x'`, of the shape and dtype of `x`.
@@ -52,12 +63,19 @@ def virtual_adversarial(
   x = check_batched(x, "x")
   radius = per_example(eps, "eps", x)
   check_count(num_steps, "num_steps")
-  return _move(check_key(key), log_probs_fn, x, _clean(log_probs_fn, x), radius, num_steps)
+  clean = _clean(log_probs_fn, x, divergence)
+  return _move(check_key(key), log_probs_fn, x, clean, radius, num_steps, divergence or kl_divergence)
 
 
 @key_first
 def vat_loss(
-  key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_steps: int = 1
+  key: Key,
+  log_probs_fn: Callable[[Array], Array],
+  x: ArrayLike,
+  *,
+  eps: ArrayLike,
+  num_steps: int = 1,
+  divergence: Divergence | None = None,
 ) -> Array:
   r"""Computes how far the prediction moves at `virtual_adversarial` inputs: a penalty without labels.
 
@@ -66,7 +84,7 @@ def vat_loss(
   The first argument, the target, and `x' - x` are constants to differentiation.
 
   Args:
-    key, log_probs_fn, x, eps, num_steps: as in `virtual_adversarial`.
+    key, log_probs_fn, x, eps, num_steps, divergence: as in `virtual_adversarial`.
 
   Returns:
     `[batch]`, in nats, float32 or wider; summed over the axes between batch and classes.
@@ -82,13 +100,19 @@ def vat_loss(
   x = check_batched(x, "x")
   radius = per_example(eps, "eps", x)
   check_count(num_steps, "num_steps")
-  clean = _clean(log_probs_fn, x)
-  moved = _move(check_key(key), log_probs_fn, x, clean, radius, num_steps)
+  clean, divergence = _clean(log_probs_fn, x, divergence), divergence or kl_divergence
+  moved = _move(check_key(key), log_probs_fn, x, clean, radius, num_steps, divergence)
   return divergence(clean, wide(log_probs_fn(moved)))
 
 
 def _move(
-  key: Key, log_probs_fn: Callable[[Array], Array], x: Array, clean: Array, radius: Array, num_steps: int
+  key: Key,
+  log_probs_fn: Callable[[Array], Array],
+  x: Array,
+  clean: Array,
+  radius: Array,
+  num_steps: int,
+  divergence: Divergence,
 ) -> Array:
   gradient = jax.grad(lambda x: divergence(clean, wide(log_probs_fn(x))).sum())
 
@@ -101,8 +125,8 @@ def _move(
   return (wide(x) + radius * direction).astype(x.dtype)
 
 
-def _clean(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
-  return jax.lax.stop_gradient(predicted(log_probs_fn, x))
+def _clean(log_probs_fn: Callable[[Array], Array], x: Array, divergence: Divergence | None) -> Array:
+  return jax.lax.stop_gradient(predicted(log_probs_fn, x) if divergence is None else wide(log_probs_fn(x)))
 
 
 def predicted(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
@@ -116,7 +140,7 @@ def predicted(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
   return check_log_probs(clean, "the values of log_probs_fn")
 
 
-def divergence(log_p: Array, log_q: Array) -> Array:
+def kl_divergence(log_p: Array, log_q: Array) -> Array:
   """`KL(p || q)` of each example, `[batch]`."""
   p = jnp.exp(log_p)
   # A class of probability 0 does not count, even if its logarithm is -inf.

@@ -15,7 +15,7 @@ from jaxreg.typing import Array, Key
 
 
 def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
-  """Returns `batch["labels"]` as `[batch, classes]`: one-hot, or unchanged if they are soft.
+  """Returns `batch["labels"]` as `[batch, classes]`: one-hot, or unchanged if they are floating.
 
   A label out of range, such as the -1 of an example without one, makes its row NaN, because there is nothing
   to mix.
@@ -24,8 +24,8 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
   given = batch["labels"]
   labels = jnp.asarray(given)
   if jnp.issubdtype(labels.dtype, jnp.floating):
-    if labels.ndim < 2:
-      raise ValueError(f"soft labels must be [batch, classes], got {labels.shape}")
+    if labels.ndim < 1:
+      raise ValueError("labels must be [batch, ...], got a scalar")
     return labels
   if num_classes is None:
     raise ValueError("num_classes must be given for integer labels, got None")

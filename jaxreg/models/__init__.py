@@ -24,7 +24,10 @@ from jaxreg.models._heads import BinaryHead as BinaryHead
 from jaxreg.models._heads import CosineHead as CosineHead
 from jaxreg.models._heads import DecoderHead as DecoderHead
 from jaxreg.models._heads import DropMaxHead as DropMaxHead
+from jaxreg.models._heads import GaussianHead as GaussianHead
 from jaxreg.models._heads import GroupSoftmaxHead as GroupSoftmaxHead
+from jaxreg.models._heads import QuantileHead as QuantileHead
+from jaxreg.models._heads import RegressionHead as RegressionHead
 from jaxreg.models._heads import SoftmaxHead as SoftmaxHead
 from jaxreg.models._heads import TaskHeads as TaskHeads
 from jaxreg.models._lenet import LeNet as LeNet

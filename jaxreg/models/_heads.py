@@ -55,6 +55,59 @@ class BinaryHead(_ClassHead):
     return {"logits": layer(features).reshape(features.shape[:1] + self.label_shape)}
 
 
+class _NumberHead(nn.Module):
+  """The fields of a head of targets that are numbers, as `RegressionHead` explains them."""
+
+  label_shape: tuple[int, ...]
+  initializer: str = "glorot"
+
+  def affine(self, name: str, features: Array, *last: int) -> Array:
+    """One affine layer from the features to `[batch, *label_shape, *last]`."""
+    shape = (*self.label_shape, *last)
+    layer = nn.Dense(math.prod(shape), name=name, **initializers(self.initializer))
+    return layer(features).reshape(*features.shape[:1], *shape)
+
+
+class RegressionHead(_NumberHead):
+  """One affine layer, a number for each target: `[batch, features] -> {"outputs": [batch, *label_shape]}`.
+
+  Attributes:
+    label_shape: () for one target an example, `[targets]` for several.
+    initializer: as in `SoftmaxHead`.
+  """
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    return {"outputs": self.affine("outputs", features)}
+
+
+class GaussianHead(_NumberHead):
+  """Two affine layers, the mean and the logarithm of the variance: `outputs` and `log_vars`.
+
+  Attributes:
+    label_shape, initializer: as in `RegressionHead`, for the shape of both.
+  """
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    return {name: self.affine(name, features) for name in ("outputs", "log_vars")}
+
+
+class QuantileHead(_NumberHead):
+  """One affine layer, a number for each quantile: `outputs` `[batch, *label_shape, levels]`.
+
+  Attributes:
+    label_shape, initializer: as in `RegressionHead`.
+    levels: the levels of the quantiles; only their number counts here.
+  """
+
+  levels: tuple[float, ...] = (0.05, 0.5, 0.95)
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    return {"outputs": self.affine("outputs", features, len(self.levels))}
+
+
 class AttentionHead(_ClassHead):
   """Two affine layers side by side, logits and gate: `logits` and `retain_logits`, each `[batch, classes]`.
 

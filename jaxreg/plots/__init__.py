@@ -16,6 +16,7 @@ from jaxreg.plots._diagnostics import diagnostics as diagnostics
 from jaxreg.plots._layerwise import layerwise as layerwise
 from jaxreg.plots._power_laws import power_law_table as power_law_table
 from jaxreg.plots._power_laws import power_laws as power_laws
+from jaxreg.plots._predicted import predicted as predicted
 from jaxreg.plots._profiles import profiles as profiles
 from jaxreg.plots._reliability import reliability as reliability
 from jaxreg.plots._retain_maps import retain_maps as retain_maps

@@ -19,6 +19,9 @@ PANELS = {
   "test/error": ("test error (%)", 100, 100),
   "test/nll": ("NLL (nats)", 1, np.inf),
   "test/ece": ("ECE (%)", 100, 100),
+  "test/rmse": ("test RMSE", 1, np.inf),
+  "test/mae": ("MAE", 1, np.inf),
+  "test/r2": ("R2", 1, 1),
 }
 
 
@@ -29,8 +32,9 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
   that would flatten a panel is drawn as an arrow at the panel's end, with the mean.
 
   Args:
-    rows: by label, the values of `test/error`, `test/ece` (fractions) and `test/nll` (nats) of its runs; the
-      first row is the reference; its mean is drawn through all rows.
+    rows: by label, the values of `test/error`, `test/ece` (fractions) and `test/nll` (nats) of its runs, or
+      of `test/rmse`, `test/mae` and `test/r2`; the first row is the reference; its mean is drawn through all
+      rows.
     title: above the figure.
 
   Returns:
@@ -41,8 +45,10 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
   many = len(rows) > MANY
   size = {"fontsize": 6.5 if many else None}
   figure = new_figure(11, 1.7 + (0.135 if many else 0.42) * len(rows), title)
-  axes = figure.subplots(1, len(PANELS), sharey=True)
-  for axis, (name, (label, factor, most)) in zip(axes, PANELS.items(), strict=True):
+  first = next(iter(rows.values()))
+  panels = {name: panel for name, panel in PANELS.items() if name in first}
+  axes = figure.subplots(1, len(panels), sharey=True)
+  for axis, (name, (label, factor, most)) in zip(axes, panels.items(), strict=True):
     drawn = [factor * np.asarray(runs[name], float) for runs in rows.values()]
     ends = []
     for place, values in enumerate(drawn):

@@ -8,18 +8,20 @@ from matplotlib.lines import Line2D
 from jaxreg.plots._axes import colors, finish, log_scale, new_figure, note_averages
 from jaxreg.plots._lines import line
 from jaxreg.plots._names import paper_name
-from jaxreg.plots._series import Records, masked
+from jaxreg.plots._series import Records, masked, of_numbers
 
 
 def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   """Draws training (thin) and validation likelihood, and validation error, of several runs over epochs.
+
+  Where the labels are numbers, it draws the RMSE of the validation split, and the MAE of both.
 
   Args:
     runs: by label, records as for `curves`.
     title: above the figure.
 
   Returns:
-    A figure of two axes: nll, error in %.
+    A figure of two axes: nll, error in %; or MAE, RMSE.
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Fig. 3 (a).
@@ -27,31 +29,33 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   if not runs:
     raise ValueError("runs must have at least one entry, got none")
   figure = new_figure(12, 4.5, title)
-  nll, error = figure.subplots(1, 2)
+  left, right = figure.subplots(1, 2)
+  numbers = any(map(of_numbers, runs.values()))
+  both, alone, factor = ("mae", "rmse", 1) if numbers else ("nll", "error", 100)
   blocks = []
   for number, (label, records) in enumerate(runs.items()):
     color = colors(len(runs))[number]
     train = {"color": color, "linewidth": 0.8, "alpha": 0.6, "band": False, "label": "_train"}
     blocks += [
-      line(nll, records, "train/nll", **train),
-      line(nll, records, "val/nll", color=color, band=False, label="_val"),
+      line(left, records, f"train/{both}", **train),
+      line(left, records, f"val/{both}", color=color, band=False, label="_val"),
       line(
-        error,
+        right,
         records,
-        "val/error",
+        f"val/{alone}",
         color=color,
         band=False,
         label=paper_name(label),
-        convert=lambda x: 100 * x,
+        convert=lambda x: factor * x,
       ),
     ]
-  for axis in (nll, error):
+  for axis in (left, right):
     log_scale(axis)
   # One legend beside both axes: on them, eight entries would cover the curves.
   note = "\nDropMax's training likelihood is under sampled masks" if any(map(masked, runs.values())) else ""
-  finish(nll, f"NLL (nats){note}", legend=False)
-  finish(error, "validation error (%)", legend=False)
-  handles, labels = error.get_legend_handles_labels()
+  finish(left, "mean absolute error" if numbers else f"NLL (nats){note}", legend=False)
+  finish(right, "validation RMSE" if numbers else "validation error (%)", legend=False)
+  handles, labels = right.get_legend_handles_labels()
   handles += [Line2D([], [], color="gray"), Line2D([], [], color="gray", linewidth=0.8, alpha=0.6)]
   labels += ["validation", "training"]
   figure.legend(handles, labels, loc="outside right upper", fontsize="small", frameon=False)

@@ -30,6 +30,11 @@ def read(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
   return epochs, np.array([record[name] for _, record in found], dtype=float)
 
 
+def of_numbers(records: Records) -> bool:
+  """Whether the labels are numbers, so that the records have RMSE and MAE in place of NLL and error."""
+  return any("val/rmse" in record for record in records)
+
+
 def masked(records: Records) -> bool:
   """Whether `train/nll` is DropMax's, under sampled masks, which always keep the target."""
   return any("train/neg_entropy" in record for record in records)

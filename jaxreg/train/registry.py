@@ -22,10 +22,11 @@ from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.lookup import Chosen, Entry, imported, is_yours, options, parameters, short, shown
 from jaxreg.train.step import adversarial_terms, averages, example_terms, optimizer, schedule
 from jaxreg.train.step import method_adapters as rules
-from jaxreg.train.step.methods import Method, of_logits
+from jaxreg.train.step.methods import Method, of_logits, of_outputs
 
 MASK = ("mask",)  # penalties, noise and constraints on the parameters that a mask selects
 LABELS = ("labels",)  # terms that count labelled examples alone
+CLASSES = ("classes",)  # terms of log-probabilities
 IMAGES, MIXES = ("value_range",), ("num_classes",)  # augmentations of colours, and of labels
 RATE, DECAYS = ("learning_rate",), ("learning_rate", "weight_decay", "mask")  # optimizers
 
@@ -46,7 +47,13 @@ def _cosine(loss: Callable[..., Any], term: str) -> Entry:
 def _binary(loss: Callable[..., Any], term: str) -> Entry:
   """A method for yes-or-no labels, one an example or several."""
   parts = (models.BinaryHead, rules.binary(loss, term), rules.predict_binary)
-  return _method(*parts, terms=(term,), soft_labels=True, needs=("label_shape",))
+  return _method(*parts, terms=(term,), soft_labels=True, predicts="yes or no")
+
+
+def _moments(loss: Callable[..., Any]) -> Entry:
+  """A method that predicts the mean and the variance of targets that are numbers."""
+  parts = (models.GaussianHead, loss, rules.predict_gaussian)
+  return _method(*parts, terms=(loss.__name__,), predicts="moments")
 
 
 def _rows(module: Any, kind: str, names: str, needs: tuple[str, ...] = ()) -> dict[str, Entry]:
@@ -54,7 +61,7 @@ def _rows(module: Any, kind: str, names: str, needs: tuple[str, ...] = ()) -> di
 
 
 REGISTRY: dict[str, dict[str, Entry]] = {
-  "data": _rows(sources, "source", "digits idx npz tfds image_folder parallel_text"),
+  "data": _rows(sources, "source", "digits diabetes idx npz tfds image_folder parallel_text"),
   "augment": {
     **_rows(augment, "augmentation", "pad_crop flip translate rotate scale cutout random_erasing"),
     **_rows(augment, "augmentation", "lighting rand_augment auto_augment augmix trivial_augment", IMAGES),
@@ -83,6 +90,18 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "asymmetric": _binary(losses.asymmetric, "asymmetric"),
     "binary_poly_loss": _binary(losses.binary_poly_loss, "poly_loss"),
     "binary_confidence_penalty": _binary(losses.binary_confidence_penalty, "confidence_penalty"),
+    "squared_error": Entry(of_outputs(optax.losses.squared_error, "squared_error"), "method"),
+    "huber": Entry(of_outputs(optax.losses.huber_loss, "huber"), "method"),
+    "gaussian_nll": _moments(rules.gaussian_nll),
+    "student_t_nll": _moments(rules.student_t_nll),
+    "pinball": _method(
+      models.QuantileHead,
+      rules.pinball,
+      rules.predict_quantiles,
+      terms=("pinball",),
+      shared=("levels",),
+      predicts="quantiles",
+    ),
     "cosface": _cosine(losses.cosface, "cosface"),
     "arcface": _cosine(losses.arcface, "arcface"),
     "bi_tempered": _method(
@@ -157,9 +176,11 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "learned_dropout": Entry(penalties.learned_dropout, "penalty"),
     **_rows(adversarial_terms, "term", "fgsm pgd", LABELS),
     "gradient_penalty": Entry(example_terms.gradient_penalty, "term", needs=LABELS),
-    **_rows(adversarial_terms, "term", "virtual_adversarial trades"),
-    **_rows(example_terms, "term", "r_drop pi_model mean_teacher distillation entropy z_loss reconstruction"),
-    **_rows(example_terms, "term", "pseudo_label fixmatch augmix l1_activity kl_sparsity jacobian_penalty"),
+    "virtual_adversarial": Entry(adversarial_terms.virtual_adversarial, "term"),
+    "trades": Entry(adversarial_terms.trades, "term", needs=CLASSES),
+    **_rows(example_terms, "term", "r_drop pi_model mean_teacher distillation entropy z_loss", CLASSES),
+    **_rows(example_terms, "term", "pseudo_label fixmatch augmix", CLASSES),
+    **_rows(example_terms, "term", "reconstruction l1_activity kl_sparsity jacobian_penalty"),
   },
   "noise": {
     "gaussian_noise": Entry(noise.gaussian_noise, "input_noise", {"std": 0.1}),
@@ -258,6 +279,10 @@ _OPTIMIZERS = (  # arguments with a field outside the options, and arguments tha
   *("scaling", "weight_decay", "weight_decay_rate", "key", "num_examples", "prox", "trained", "mask"),
   *("weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype", *RATE, "max_learning_rate"),
 )
+LOSSES: dict[tuple[str, ...], Callable[..., Method]] = {
+  ("logits", "labels"): of_logits,
+  ("outputs", "targets"): of_outputs,
+}  # a user's own, by arguments
 # The first kind that fits an object counts.
 KINDS: dict[str, Kind] = {
   "source": Kind("data", "a function that says `-> jaxreg.train.Dataset`", _is_source),
@@ -270,8 +295,8 @@ KINDS: dict[str, Kind] = {
   ),
   "method": Kind(
     "method",
-    "a jaxreg.train.Method, or a loss of (logits, labels, ...)",
-    lambda thing: isinstance(thing, Method) or tuple(parameters(thing))[:2] == ("logits", "labels"),
+    "a jaxreg.train.Method, or a loss of (logits, labels, ...) or (outputs, targets, ...)",
+    lambda thing: isinstance(thing, Method) or tuple(parameters(thing))[:2] in LOSSES,
   ),
   "penalty": _takes("regularizers", "params", given=("mask", "reference"), hidden=("axis",)),
   "term": _takes("regularizers", "key", "view"),
@@ -347,7 +372,8 @@ def infer(group: str, thing: Any, name: str) -> Entry | None:
     needs = LABELS
   elif kind == "method":
     needs = tuple(name for name in ("input_shape", "label_shape") if name in names)
-    thing = thing if isinstance(thing, Method) else of_logits(thing, name)
+    if not isinstance(thing, Method):
+      thing = LOSSES[tuple(names)[:2]](thing, name)
   return Entry(thing, kind, needs=needs)
 
 
@@ -359,8 +385,8 @@ def options_of(entry: Entry) -> dict[str, Any]:
   """The options of an entry with their defaults; a method has three groups: `head`, `loss`, `predict`."""
   function = entry.function
   if isinstance(function, Method):
-    head = ("parent", "name", "input_shape", "label_shape")
-    skip = {"head": head, "loss": ("posterior_logits", "where"), "predict": ()}
+    head = ("parent", "name", "input_shape", "num_classes", "label_shape", *function.shared)
+    skip = {"head": head, "loss": ("posterior_logits", "targets", "where"), "predict": ()}
     return {part: options(getattr(function, part), skip[part]) for part in skip}
   hidden = KINDS[entry.kind].hidden if entry.kind in KINDS else ()
   return {**_MORE.get(entry.kind, {}), **options(function, (*entry.needs, *hidden), entry.defaults)}

@@ -166,7 +166,7 @@ def test_labels_that_are_neither_are_refused(tmp_path, labels, message):
       {**FIELDS, "method.name": "softmax"},
       "4 yes-or-no labels an example, which need one of binary, multilabel",
     ),
-    ({"method.name": "binary"}, "binary is for labels that are no or yes, 0 or 1; the data have 10 classes"),
+    ({"method.name": "binary"}, "the labels of the data are 10 classes, which need one of softmax,"),
     ({**FIELDS, "regularizers.names": ("r_drop",)}, "cannot be used with .* several labels an example"),
   ],
 )

@@ -132,8 +132,8 @@ def test_accumulated_parts_weigh_what_their_tokens_weigh(text_folder):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"data.subset.per_class": 3}, "data.subset: needs one label per example, these have 13; leave it at 0"),
-    ({"data.subset.num_classes": 3}, "data.subset: needs one label per example"),
+    ({"data.subset.per_class": 3}, "data.subset: needs one class per example, got 13 labels; leave it at 0"),
+    ({"data.subset.num_classes": 3}, "data.subset: needs one class per example"),
     ({"augment.names": ("flip",)}, "augment: is for images, and the inputs of data.parallel_text are tokens"),
     ({"augment.mean": (0.5,), "augment.std": (1.0,)}, "augment: is for images"),
     ({"model.name": "MLP"}, "model.name: MLP takes nothing from the data, which give vocab_size"),

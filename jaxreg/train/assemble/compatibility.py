@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import jax
 
 from jaxreg import models
-from jaxreg.train.config.choices import Config, chosen, flatten, relevant
+from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.registry import REGISTRY
-from jaxreg.train.step.methods import Method
+from jaxreg.train.step.methods import NUMBERS, Method, Predicts
 from jaxreg.train.step.optimizer import step_name
 from jaxreg.train.step.regularizers import Term
 
@@ -92,18 +92,52 @@ def check_inputs(config: Config, data: DataSpec) -> None:
 
 def check_method(config: Config, data: DataSpec) -> None:
   """Checks that the method is one for the labels of the data."""
-  of_labels = [name for name, row in REGISTRY["method"].items() if "label_shape" in row.needs]
-  if chosen(config, "method").needs("label_shape"):
-    if data.num_classes != 2 or data.has_tokens:
-      raise RunError(
-        f"method.name: {config.method.name} is for labels that are no or yes, 0 or 1; the data have "
-        f"{data.num_classes} classes"
-      )
-  elif data.label_shape and not data.has_tokens:
-    raise RunError(
-      f"method.name: the data have {data.label_shape[0]} yes-or-no labels an example, which need one of "
-      f"{', '.join(of_labels)}, got {config.method.name}"
+  given, predicts = config.method.name, chosen(config, "method").entry.function.predicts
+  if data.has_numbers:
+    fits, what = predicts in NUMBERS, "numbers"
+  elif data.has_tokens or not data.label_shape:
+    fits = predicts == "classes" or (
+      predicts == "yes or no" and data.num_classes == 2 and not data.has_tokens
     )
+    what = f"{data.num_classes} classes"
+  else:
+    fits, what = predicts == "yes or no", f"{data.label_shape[0]} yes-or-no labels an example"
+  if not fits:
+    kinds = NUMBERS if data.has_numbers else ("yes or no",) if data.label_shape else ("classes",)
+    names = [name for name, row in REGISTRY["method"].items() if row.function.predicts in kinds]
+    hint = "; classes are integers" if data.has_numbers else ""
+    raise RunError(
+      f"method.name: the labels of the data are {what}, which need one of {', '.join(names)}, "
+      f"got {given}{hint}"
+    )
+  _check_metrics(config, data, predicts)
+  if data.has_numbers:
+    _check_no_classes(config)
+
+
+def _check_metrics(config: Config, data: DataSpec, predicts: Predicts) -> None:
+  """Checks that the metrics that choose are metrics of these labels."""
+  metrics = ["val/error", "val/nll", "val/brier", "val/ece"]
+  if data.has_numbers:
+    metrics = ["val/rmse", "val/mae", *(["val/nlpd"] if predicts == "moments" else [])]
+  choices = {"checkpoint.best": config.checkpoint.best}
+  if config.job == "compare":
+    choices["compare.choose"] = config.compare.choose
+  for name, metric in choices.items():
+    if metric not in ("auto", *metrics):
+      what = "numbers" if data.has_numbers else "classes"
+      raise RunError(f"{name}: must be auto or {', '.join(metrics)} where labels are {what}, got {metric}")
+
+
+def _check_no_classes(config: Config) -> None:
+  """Checks that nothing asks for classes where the labels are numbers."""
+  terms = [each.name for each in chosen_all(config, "regularizers") if each.needs("classes")]
+  noises = [each.name for each in chosen_all(config, "noise") if each.kind == "label_noise"]
+  geometric = ["geometric"] if config.evaluate.combine == "geometric" else []
+  asked = {"regularizers.names": terms, "noise.names": noises, "evaluate.combine": geometric}
+  for name, values in asked.items():
+    if values:
+      raise RunError(f"{name}: {', '.join(values)} needs classes, and the labels of the data are numbers")
 
 
 def check_noises(config: Config, data: DataSpec) -> None:

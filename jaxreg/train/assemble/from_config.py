@@ -16,8 +16,9 @@ from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, first_line
-from jaxreg.train.lookup import Fields, Options, short
+from jaxreg.train.lookup import Fields, Options, parameters, short
 from jaxreg.train.step.augmentations import make_augmentations
+from jaxreg.train.step.batch import Standard
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
@@ -38,6 +39,7 @@ from jaxreg.train.step.regularizers import (
 )
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.step import make_train_step
+from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.typing import Array, Objective, Params, PyTree
 
 
@@ -122,19 +124,23 @@ def _assemble(
   )
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   compatibility.check_state(config, data, method, has_statistics=bool(abstract.model_state))
-  objective = _objective(config, data, method, options, network, extras, teacher)
+  target = _target(config, data, method, options["predict"])
+  objective = _objective(config, data, method, options, network, extras, teacher, target)
   draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
-  predict_fn = make_predict_fn(network.apply_fn, method, options["predict"], **draws, extras=extras)
-  predict_step = make_predict_step(predict_fn, data.scale)
+  predict_fn = make_predict_fn(
+    network.apply_fn, method, options["predict"], **draws, extras=extras, target=target
+  )
+  predict_step = make_predict_step(predict_fn, data.scale, target)
   return Program(
     init=init,
     model=network.model,
     scale=data.scale,
+    target=target,
     apply_fn=network.apply_fn,
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
     predict_fn=predict_fn,
     predict_step=predict_step,
-    eval_step=make_eval_step(predict_step, data.scale),
+    eval_step=make_eval_step(predict_step, data.scale, target),
     extras=extras,
     ensemble=config.ensemble,
     method=method,
@@ -154,7 +160,18 @@ def _method(config: Config) -> tuple[Method, Mapping[str, Options]]:
   method: Method = named.entry.function
   options = named.options
   shared = {name: options["loss"][name] for name in method.shared}
-  return method, {**options, "predict": {**options["predict"], **shared}}
+  of_head = {name: value for name, value in shared.items() if name in parameters(method.head)}
+  both = {"head": {**options["head"], **of_head}, "predict": {**options["predict"], **shared}}
+  return method, {**options, **both}
+
+
+def _target(config: Config, data: DataSpec, method: Method, options: Options) -> Target:
+  """Whether the labels are classes or numbers."""
+  if not data.has_numbers:
+    return CLASSES
+  mean, std = data.label_mean, data.label_std
+  standard = Standard(mean, std) if data.label_shape else Standard(mean[0], std[0])
+  return Numbers(standard, method.predicts, tuple(options.get("levels", ())), config.evaluate.alpha)
 
 
 def _network(config: Config, data: DataSpec, method: Method, head: Options) -> Network:
@@ -165,8 +182,8 @@ def _network(config: Config, data: DataSpec, method: Method, head: Options) -> N
   except ArgumentError as error:
     raise error.of_section("model") from error
   compatibility.check_method(config, data)
-  needs = [name for name in ("input_shape", "label_shape") if chosen(config, "method").needs(name)]
-  given: Fields = {name: getattr(data, name) for name in ("num_classes", *needs)}
+  needs = (*method.of_data, *chosen(config, "method").entry.needs)
+  given: Fields = {name: getattr(data, name) for name in needs}
   return make_network(
     models.Classifier(backbone, method.head(**given, **head)),
     make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask)),
@@ -229,6 +246,7 @@ def _objective(
   network: Network,
   extras: Extras,
   teacher: TrainedFn | None,
+  target: Target,
 ) -> Objective:
   """The loss of the method on augmented examples, with the penalties and terms that the config names."""
   regularizers, augmentations = chosen_all(config, "regularizers"), chosen_all(config, "augment")
@@ -254,6 +272,7 @@ def _objective(
     average=extras.average if config.average.name == "ema" else None,
     trained_fn=teacher,
     scale=data.scale,
+    target=target,
     most_labels=most_labels(augmentations),
     class_weights=_class_weights(config, data),
   )
@@ -276,7 +295,7 @@ def _trace(program: Program, data: DataSpec, batch_size: int) -> None:
   shape = jax.ShapeDtypeStruct
   batch = {
     "inputs": shape((batch_size, *data.input_shape), data.input_dtype),
-    "labels": shape((batch_size, *data.label_shape), jnp.int32),
+    "labels": shape((batch_size, *data.label_shape), "float32" if data.has_numbers else "int32"),
   }
   jax.eval_shape(program.train_step, program.abstract, batch)
   jax.eval_shape(program.eval_step, program.abstract, batch, 0)

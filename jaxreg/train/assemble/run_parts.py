@@ -54,7 +54,7 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
     guard=functools.partial(
       CollapseGuard,
       steps=config.watch.steps,
-      num_classes=program.model.head.num_classes,
+      num_classes=dataset.num_classes,
       clipped=config.optimizer.clip_norm > 0,
     ),
   )

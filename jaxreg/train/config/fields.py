@@ -20,7 +20,7 @@ OPTION = object()  # the default of a field whose function has it in its signatu
 MOST_STEPS = "1e9"  # only a slip exceeds this and the other upper bounds, and a run would not survive it
 
 Job = Literal["train", "evaluate", "compare", "flatness", "translate", "check_data"]
-Best = Literal["val/error", "val/nll", "val/brier", "val/ece"]
+Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Checkpoints = Literal["latest", "best"]
 Mask = Literal["kernels_only", "no_branches", "everything"]
 Rows = dict[str, dict[str, Any]]  # {label: {field: value}}
@@ -280,7 +280,9 @@ class Checkpoint(Group):
     0.0, "Minutes between additional checkpoints; 0: none.", "[0, inf)", scope="call"
   )
   keep: int = field(2, "How many of the latest checkpoints are kept, beside the best one.", "[2, inf)")
-  best: Best = field("val/error", "The metric of the best checkpoint.")
+  best: Best = field(
+    "auto", "The metric of the best checkpoint; auto: val/error, or val/rmse where labels are numbers."
+  )
   wait: bool = field(
     True, "Block training until a checkpoint is on disk; else write it beside the training.", scope="call"
   )
@@ -348,7 +350,9 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
     "for one; as a flag: 'field=value,value,...', or 'label: field=value,...'.",
   )
   seeds: int = field(5, "Number of seeds of each row.", "[1, 1e4]")
-  choose: Best = field("val/error", "The metric that chooses among the settings of the grid.")
+  choose: Best = field(
+    "auto", "The metric that chooses among the settings of the grid; auto: as in checkpoint.best."
+  )
 
 
 class Profile(Group, read_when=analysis("profile")):

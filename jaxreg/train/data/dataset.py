@@ -12,6 +12,11 @@ from jaxreg.train.data.images import Decoding, Images
 from jaxreg.train.errors import ArgumentError
 
 
+def six_digits(values: np.ndarray) -> tuple[float, ...]:
+  """The numbers with six digits, because the last ones may depend on the machine."""
+  return tuple(float(f"{value:.6g}") for value in values)
+
+
 def is_tokens(dtype: Any) -> bool:
   """Whether inputs of this dtype are tokens, which reach the model unscaled; bytes are pixels."""
   return np.issubdtype(dtype, np.integer) and np.dtype(dtype) != np.uint8
@@ -24,11 +29,12 @@ class DataSpec:
   Attributes:
     input_shape: the shape of one example.
     input_dtype: the dtype of the stored inputs.
-    num_classes: the number of classes.
+    num_classes: the number of classes; 0 for labels that are numbers.
     sizes: the number of examples of each split.
     scale: the divisor of the stored inputs.
     label_shape: () for one label per example, `[length]` for sequences, `[labels]` for several labels that
-      are each no or yes.
+      are each no or yes, or for several numbers.
+    label_mean, label_std: of each number, over the training examples; () for classes.
     mean, std: a number for each channel, which standardise the scaled inputs; () does not.
     model: the keyword arguments that the data give the backbone.
     class_names: the name of each class, or of each of several labels, or ().
@@ -42,6 +48,8 @@ class DataSpec:
   sizes: Mapping[str, int]
   scale: float = 1.0
   label_shape: tuple[int, ...] = ()
+  label_mean: tuple[float, ...] = ()
+  label_std: tuple[float, ...] = ()
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
   model: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -53,6 +61,11 @@ class DataSpec:
   def has_tokens(self) -> bool:
     """Whether the inputs are tokens."""
     return is_tokens(self.input_dtype)
+
+  @property
+  def has_numbers(self) -> bool:
+    """Whether the labels are numbers, and not classes."""
+    return self.num_classes == 0
 
   def table(self) -> dict[str, Any]:
     """The description as JSON has it."""
@@ -69,12 +82,13 @@ class DataSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Examples: `inputs` `[n, ...]`, uint8 or floating, and integer `labels` `[n]`.
+  """Examples: `inputs` `[n, ...]`, uint8 or floating, and `labels` `[n]`, integer classes or floating.
 
-  In a split of sequences, the inputs are tokens of another integer type, and the labels may be `[n, length]`,
-  where -1 is padding. Other examples may have several labels, `[n, labels]`, each 0 or 1 for no or yes, or -1
-  if it is not known. `weights` `[n]` are those of training examples; None weighs all alike. Inputs may also
-  be `Images`; then only the images of a batch are decoded.
+  Floating labels are numbers, `[n]` or `[n, targets]`, where NaN is a number that is not known. In a split of
+  sequences, the inputs are tokens of another integer type, and the labels may be `[n, length]`, where -1 is
+  padding. Other examples may have several labels, `[n, labels]`, each 0 or 1 for no or yes, or -1 if it is
+  not known. `weights` `[n]` are those of training examples; None weighs all alike. Inputs may also be
+  `Images`; then only the images of a batch are decoded.
   """
 
   inputs: Any
@@ -83,6 +97,18 @@ class Split:
 
   def __len__(self) -> int:
     return len(self.labels)
+
+  @property
+  def has_numbers(self) -> bool:
+    """Whether the labels are numbers `[n]` or `[n, targets]`, and not classes."""
+    return self.labels.dtype.kind == "f" and self.labels.ndim in (1, 2) and not _is_one_hot(self.labels)
+
+  @property
+  def labels_in_words(self) -> str:
+    """The kind of the labels, for a message."""
+    if self.has_numbers:
+      return "numbers"
+    return "one class" if self.labels.ndim == 1 else f"{self.labels.shape[1]} labels"
 
   def take(self, index: slice | np.ndarray) -> "Split":
     """The examples at `index`."""
@@ -104,12 +130,18 @@ class Split:
     """Checks that the split of this name holds valid examples."""
     inputs, labels = self.inputs, self.labels
     problem = ""
-    if (
+    if self.has_numbers:
+      unknown = ~np.isfinite(labels) if labels.ndim == 1 else np.isinf(labels) | np.isnan(labels).all(0)
+      if unknown.any():
+        problem = f"labels must be finite, got {labels[unknown][0]} at position {np.argwhere(unknown)[0][0]}"
+    elif (
       labels.ndim not in (1, 2)
       or labels.dtype.kind not in "iu"
       or (labels.ndim == 2 and not is_tokens(inputs.dtype) and not _is_several(labels))
     ):
       problem = f"labels must be integers [n], got {labels.dtype} {labels.shape}{remedy(labels)}"
+    if problem:
+      pass
     elif inputs.ndim < 2 or 0 in inputs.shape[1:]:
       problem = f"inputs must be [n, ...] with values in each, got {inputs.shape}"
     elif len(inputs) != len(labels):
@@ -128,6 +160,7 @@ class Split:
 class Dataset:
   """Training, validation and test splits; stored inputs, unless tokens, are divided by `scale` on the device.
 
+  `num_classes` is 0 if the labels are numbers.
   `model` holds the keyword arguments that the data give the backbone. `rest` holds training examples that the
   source or a subset left over. `unlabelled` holds the examples that a run uses without their labels.
   `mean` and `std`, a number for each channel, standardise the scaled inputs on the device; () does not.
@@ -208,6 +241,7 @@ class Dataset:
       sizes={name: len(split) for name, split in splits.items()},
       scale=self.scale,
       label_shape=self.train.labels.shape[1:],
+      **self._label_moments(),
       mean=self.mean,
       std=self.std,
       model=self.model,
@@ -216,9 +250,23 @@ class Dataset:
       crc32={name: _crc32(split) for name, split in splits.items()},
     )
 
+  def _label_moments(self) -> dict[str, tuple[float, ...]]:
+    if self.num_classes:
+      return {}
+    labels = self.train.labels.reshape(len(self.train), -1).astype(np.float64)
+    std = np.nanstd(labels, axis=0)
+    return {
+      "label_mean": six_digits(np.nanmean(labels, axis=0)),
+      "label_std": six_digits(np.where(std > 0, std, 1.0)),
+    }
+
   def _class_counts(self) -> tuple[int, ...]:
     labels = self.train.labels
-    return () if labels.ndim > 1 else tuple(np.bincount(labels, minlength=self.num_classes).tolist())
+    return (
+      ()
+      if labels.ndim > 1 or not self.num_classes
+      else tuple(np.bincount(labels, minlength=self.num_classes).tolist())
+    )
 
   def checked(self) -> "Dataset":
     """Returns the data set if every split can be trained on."""
@@ -227,7 +275,7 @@ class Dataset:
       if problem := self._problem(split):
         raise ArgumentError("", f"split {name}: {problem}")
     several = () if is_tokens(self.train.inputs.dtype) else self.train.labels.shape[1:]
-    named, what = (several[0], "labels") if several else (self.num_classes, "classes")
+    named, what = (several[0], "labels") if several else (self.num_classes or 1, "classes")
     if len(self.class_names) not in (0, named):
       raise ArgumentError(
         "", f"class_names must have a name for each of {named} {what}, got {len(self.class_names)}"
@@ -239,7 +287,10 @@ class Dataset:
     """Why a valid split cannot be trained on together with the training split; "" if it can."""
     train = self.train
     if split is train and (split.labels == split.labels.flat[0]).all():
-      return f"labels must be of at least 2 classes, all {len(split)} are of one"
+      what = "classes" if self.num_classes else "values"
+      return f"labels must be of at least 2 {what}, all {len(split)} are of one"
+    if split.has_numbers == bool(self.num_classes):
+      return f"labels must be {'integers' if self.num_classes else 'floating'}, got {split.labels.dtype}"
     if split.inputs.shape[1:] != train.inputs.shape[1:] or split.inputs.dtype != train.inputs.dtype:
       return (
         f"inputs are {split.inputs.dtype} {split.inputs.shape[1:]}, "
@@ -247,6 +298,8 @@ class Dataset:
       )
     if split.labels.shape[1:] != train.labels.shape[1:]:
       return f"labels are {split.labels.shape[1:]}, in the train split {train.labels.shape[1:]}"
+    if not self.num_classes:
+      return ""
     lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence, or a label that is not known
     wrong = (split.labels < lowest) | (split.labels >= self.num_classes)
     if not wrong.any():
@@ -271,8 +324,6 @@ def remedy(labels: np.ndarray) -> str:
       "; give numbers and save the names beside them: class_names, labels = np.unique(labels, "
       "return_inverse=True), once for the labels of all splits together"
     )
-  if labels.dtype.kind == "f" and not (np.isfinite(labels) & (labels == np.round(labels))).all():
-    return "; these are not classes, and only classes can be learned"
   if labels.dtype.kind not in "iu":
     return "; give labels.astype(int)"
   classes = np.unique(labels)
@@ -301,7 +352,7 @@ def _is_several(labels: np.ndarray) -> bool:
 
 
 def _is_one_hot(labels: np.ndarray) -> bool:
-  return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
+  return bool(labels.ndim == 2 and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all())
 
 
 def check_apart(train: Split, **others: Split) -> None:

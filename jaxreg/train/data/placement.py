@@ -43,7 +43,8 @@ class Source:
 
   def targets(self, indices: np.ndarray | slice = slice(None)) -> dict[str, np.ndarray]:
     """The labels of these examples, and their weights if they have any, as the devices take them."""
-    found: dict[str, np.ndarray] = {"labels": self.split.labels[indices].astype(np.int32)}
+    labels = self.split.labels[indices]
+    found = {"labels": labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)}
     if self.split.weights is not None:
       found["weights"] = self.split.weights[indices].astype(np.float32)
     return found

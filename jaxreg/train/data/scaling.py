@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxreg.train.data.dataset import Dataset, is_tokens
+from jaxreg.train.data.dataset import Dataset, is_tokens, six_digits
 from jaxreg.train.data.images import Images
 
 LARGEST, SMALLEST = 10.0, 0.1  # of the root mean squares of features that need no remark
@@ -43,9 +43,7 @@ def moments(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
   """The mean and the standard deviation of each feature, the last axis; 1 for a constant one."""
   flat = inputs.reshape(-1, inputs.shape[-1]).astype(np.float64)
   std = flat.std(0)
-  # Of six digits, because the last ones may depend on the machine.
-  rounded = lambda values: tuple(float(f"{value:.6g}") for value in values)
-  return rounded(flat.mean(0)), rounded(np.where(std > 0, std, 1.0))
+  return six_digits(flat.mean(0)), six_digits(np.where(std > 0, std, 1.0))
 
 
 def _are_pixels(inputs: np.ndarray) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,23 @@ def digits(*, attributes: bool = False) -> Dataset:
     given = np.stack([np.isin(labels, [*group]) for group in ATTRIBUTES.values()], axis=1).astype(np.int64)
   splits = (Split(images, given).take(np.sort(part)) for part in (train, val, test))
   return Dataset(*splits, num_classes=2 if attributes else 10, scale=16.0, class_names=names)
+
+
+def diabetes() -> Dataset:
+  """scikit-learn's 442 diabetes patients: ten measurements, and the progression of the disease after a year.
+
+  60/20/20 per cent, always the same; the measurements are standardised.
+  """
+  from sklearn.datasets import load_diabetes
+  from sklearn.model_selection import train_test_split
+
+  bunch: Any = load_diabetes(scaled=False)
+  examples = Split(bunch.data.astype(np.float32), bunch.target.astype(np.float32))
+  train, rest = train_test_split(np.arange(len(examples)), test_size=0.4, random_state=0)
+  val, test = train_test_split(rest, test_size=0.5, random_state=0)
+  splits = [examples.take(np.sort(part)) for part in (train, val, test)]
+  mean, std = scaling.moments(splits[0].inputs)
+  return Dataset(*splits, num_classes=0, mean=mean, std=std, class_names=("progression",))
 
 
 def idx(
@@ -150,9 +168,10 @@ def npz(
 ) -> Dataset:
   """Your own arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
 
-  Labels are integers `[n]` from 0, or `[n, labels]`, each 0 or 1 for no or yes, or -1 if it is not known. A
-  text array `class_names` may name the classes, or the labels. Numbers `weights_train` `[n]` of at least 0
-  weigh the training examples in the loss.
+  Labels are integers `[n]` from 0, or `[n, labels]`, each 0 or 1 for no or yes, or -1 if it is not known. Or
+  they are floating numbers, `[n]` or `[n, targets]`, where NaN is not known. A text array `class_names` may
+  name the classes, or the labels. Numbers `weights_train` `[n]` of at least 0 weigh the training examples in
+  the loss.
 
   Args:
     path: the `.npz` file; nothing in it is unpickled.
@@ -189,7 +208,10 @@ def npz(
   train, test = splits["train"], splits["test"]
   train.check("train")
   check_apart(train, test=test)
-  num_classes = 2 if train.labels.ndim == 2 else _count_classes(train.labels)
+  if train.has_numbers:
+    num_classes = 0
+  else:
+    num_classes = 2 if train.labels.ndim == 2 else _count_classes(train.labels)
   names = tuple(map(str, arrays.get("class_names", np.array(())).tolist()))
   if "val" in splits:
     val = splits["val"]

@@ -17,10 +17,8 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
   """
   if not num_classes and not per_class:
     return data
-  if data.train.labels.ndim != 1:
-    raise ArgumentError(
-      "", f"needs one label per example, these have {data.train.labels.shape[1]}; leave it at 0"
-    )
+  if not data.num_classes or data.train.labels.ndim != 1:
+    raise ArgumentError("", f"needs one class per example, got {data.train.labels_in_words}; leave it at 0")
   if num_classes and not 2 <= num_classes <= data.num_classes:
     raise ArgumentError("num_classes", f"must be 0 or from 2 to {data.num_classes}, got {num_classes}")
   generator = np.random.default_rng(seed)
@@ -63,8 +61,10 @@ def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
   if not rate:
     return data
   labels = data.train.labels
-  if labels.ndim != 1:
-    raise ArgumentError("rate", f"needs one label per example, these have {labels.shape[1]}; leave it at 0")
+  if not data.num_classes or labels.ndim != 1:
+    raise ArgumentError(
+      "rate", f"needs one class per example, got {data.train.labels_in_words}; leave it at 0"
+    )
   generator = np.random.default_rng(seed)
   chosen = generator.permutation(len(labels))[: round(rate * len(labels))]
   shifts = generator.integers(1, data.num_classes, len(chosen))
@@ -79,7 +79,8 @@ def hide_labels(data: Dataset) -> Dataset:
     raise ArgumentError(
       "batch_size", "no training examples are left over; give 0, or a subset with fewer examples per class"
     )
-  hidden = Split(data.rest.inputs, np.full(len(data.rest), -1))
+  labels = data.rest.labels
+  hidden = Split(data.rest.inputs, np.full_like(labels, -1 if data.num_classes else np.nan))
   return dataclasses.replace(data, unlabelled=hidden, rest=None)
 
 
@@ -97,7 +98,7 @@ def hold_out(
   """
   from sklearn.model_selection import train_test_split
 
-  one = examples.labels.ndim == 1
+  one = examples.labels.ndim == 1 and not examples.has_numbers
   classes, sizes = np.unique(examples.labels if one else np.zeros(len(examples)), return_counts=True)
   number, held = len(examples), math.ceil(validation_fraction * len(examples))
   if sizes.min() < 2:

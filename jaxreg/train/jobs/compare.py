@@ -25,9 +25,17 @@ from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.metrics_file import read_records
-from jaxreg.train.step.metrics import averaged, few_runs, shown
+from jaxreg.train.step.metrics import averaged, chosen_metric, few_runs, shown
 
-METRICS = ("test/error", "test/nll", "test/ece")
+# The columns of the table, for classes and for numbers: title, factor, digits.
+COLUMNS = {
+  "test/error": ("test error, %", 100, 2),
+  "test/nll": ("NLL", 1, 3),
+  "test/ece": ("ECE, %", 100, 2),
+  "test/rmse": ("test RMSE", 1, 3),
+  "test/mae": ("MAE", 1, 3),
+  "test/r2": ("R2", 1, 3),
+}
 
 
 def compare(config: Config, workdir: Path) -> Table:
@@ -62,8 +70,9 @@ def compare(config: Config, workdir: Path) -> Table:
     part = say(f"{row.label}, {config.compare.seeds} seeds")
     folder = workdir / "rows" / row_folder(row.label, final)
     results = train(final, folder, part=part)
-    runs = results.get("replicas") or {name: [results[name]] for name in METRICS}
-    table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in METRICS}}
+    metrics = [name for name in COLUMNS if name in results]
+    runs = results.get("replicas") or {name: [results[name]] for name in metrics}
+    table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in metrics}}
     folders[row.label] = folder
 
   first = next(iter(table.values()))["runs"]
@@ -82,11 +91,12 @@ def compare(config: Config, workdir: Path) -> Table:
     figures = {
       "comparison": plots.comparison({label: entry["runs"] for label, entry in table.items()}),
       "convergence": plots.convergence({label: read_records(folder) for label, folder in folders.items()}),
-      "reliability": plots.reliability(
+    }
+    if "test/ece" in first:
+      figures["reliability"] = plots.reliability(
         {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()},
         title=f"{data_title(config)}: test split, seed {config.seed}",
-      ),
-    }
+      )
     write_figures(workdir, figures)
 
   processes.first(write)
@@ -110,16 +120,18 @@ def markdown(results: Table) -> str:
   rows = results["rows"]
   reference = next(iter(rows))
   seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
-  lines = [[seeds, "test error, %", "NLL", "ECE, %", f"error less {reference}'s, %", "setting"]]
+  metrics = {name: column for name, column in COLUMNS.items() if name in rows[reference]["mean"]}
+  first, (title, factor, digits) = next(iter(metrics.items()))
+  less = title.removeprefix("test ").replace(",", f" less {reference}'s,")
+  less = less if "less" in less else f"{less} less {reference}'s"
+  lines = [[seeds, *(title for title, *_ in metrics.values()), less, "setting"]]
   for label, entry in rows.items():
     columns = [
       label,
-      shown(entry["mean"], "test/error", factor=100, digits=2),
-      shown(entry["mean"], "test/nll", digits=3),
-      shown(entry["mean"], "test/ece", factor=100, digits=2),
+      *(shown(entry["mean"], name, factor=by, digits=to) for name, (_, by, to) in metrics.items()),
       ""
       if label == reference
-      else shown(entry["difference"], "test/error", factor=100, digits=2, difference=True),
+      else shown(entry["difference"], first, factor=factor, digits=digits, difference=True),
       ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items()),
     ]
     lines.append(columns)
@@ -142,7 +154,10 @@ def _search(config: Config, workdir: Path, row: Row, say: Callable[[str], str]) 
     values = {name: value for name, value in results.items() if name.startswith("val/")}
     searched.append({"setting": setting, **values})
   # Of equal settings, the one with the better likelihood wins.
-  best = min(searched, key=lambda entry: (entry[config.compare.choose], entry["val/nll"]))
+  best = min(
+    searched,
+    key=lambda entry: (entry[chosen_metric(config.compare.choose, entry)], entry.get("val/nll", 0.0)),
+  )
   return best["setting"], searched
 
 

@@ -184,7 +184,7 @@ def further_measures(
     @functools.cache
     def predicted(name: str, state: TrainState = state) -> Predicted:
       outputs = run.outputs(state, run.source(wanted[name]))
-      log_probs, labels = outputs["log_probs"], wanted[name].labels
+      log_probs, labels = outputs["predictions"], wanted[name].labels
       return Predicted(log_probs, labels, keys.prediction_sets(name))
 
     for name in names:

@@ -63,7 +63,7 @@ def detection(run: RestoredRun, split: Split, kinds: Iterable[str]) -> dict[str,
     def scores(inputs: np.ndarray, state: TrainState = state) -> dict[str, Array]:
       images = Split(inputs, np.zeros(len(inputs), np.int32))
       outputs = run.outputs(state, make_source(run.replicas.mesh, images, resident=False))
-      log_probs = outputs["log_probs"]
+      log_probs = outputs["predictions"]
       made = {"confidence": calibration.least_confidence(log_probs), "entropy": losses.entropy(log_probs)}
       return made | ({"energy": calibration.energy(outputs["logits"])} if "logits" in outputs else {})
 

@@ -35,6 +35,18 @@ def report(results: Table, config: Config, workdir: Path) -> str:
       ece = shown(results, f"{split}/ece", factor=100, digits=2)
       lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
       lines += _further(results, split)
+    if f"{split}/rmse" in results:
+      names = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nlpd": "NLPD", "pinball": "pinball loss"}
+      found = {title: f"{split}/{name}" for name, title in names.items() if f"{split}/{name}" in results}
+      lines.append(
+        f"{split:5} "
+        + "   ".join(f"{title} {shown(results, name, digits=4)}" for title, name in found.items())
+      )
+      if f"{split}/coverage" in results:
+        coverage = shown(results, f"{split}/coverage", factor=100, digits=1)
+        width = shown(results, f"{split}/width", digits=4)
+        lines.append(f"      intervals hold {coverage}% of the targets, mean width {width}")
+      lines += _further(results, split)
   for name in results:
     if re.fullmatch(r"ood/.*_auroc", name):
       kind, score = name.removeprefix("ood/").removesuffix("_auroc").split("/")

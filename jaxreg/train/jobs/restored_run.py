@@ -50,7 +50,7 @@ class RestoredRun:
     return make_source(self.replicas.mesh, split, resident=self.resident)
 
   def outputs(self, state: TrainState, source: Source) -> dict[str, np.ndarray]:
-    """The head's `..._logits` and the `log_probs` for every example, on the host."""
+    """The head's `..._logits` and the `predictions` for every example, on the host."""
     return outputs_over(self.program, self.replicas.mesh, state, source, self.batch_size)
 
 

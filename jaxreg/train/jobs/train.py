@@ -101,7 +101,8 @@ def _train(
       beginning = f"resuming at step {step} of" if step else "training"
       log.say(f"{beginning} {program.num_steps} steps, in {workdir}", routine=True)
       if dataset.class_names:
-        log.say(f"classes: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
+        what = "classes" if dataset.num_classes else "targets"
+        log.say(f"{what}: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
       evaluated = final_metrics(run, states, val)
       if evaluated is None:

@@ -16,6 +16,7 @@ from jaxreg.train.devices.processes import first, is_first
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.errors import NothingToSave, RunError, first_line, one_line
 from jaxreg.train.run.manifest import clean, folders, good_steps, remove_manifest, write_manifest
+from jaxreg.train.step.metrics import chosen_metric
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
@@ -41,7 +42,7 @@ class Checkpoints:
     first(lambda: clean(workdir))
     policies = ocp.training.preservation_policies
     by_best = policies.BestN(
-      get_metric_fn=lambda metrics: metrics.get(best, math.inf),
+      get_metric_fn=lambda metrics: metrics.get(chosen_metric(best, metrics), math.inf),
       reverse=True,
       n=1,
       keep_checkpoints_without_metrics=False,

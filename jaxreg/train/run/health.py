@@ -60,12 +60,12 @@ class CollapseGuard:
   Args:
     warn: receives the line of the warning.
     steps: the number of steps in a row; 0 for no warning.
-    num_classes: the number of classes; a guess is right once in `num_classes` times.
+    num_classes: the number of classes; a guess is right once in `num_classes` times. 0: labels are numbers.
     clipped: whether the run clips its gradients already, which changes the advice.
   """
 
   def __init__(self, warn: Callable[[str], None], *, steps: int, num_classes: int, clipped: bool):
-    self._warn, self._steps, self._chance = warn, steps, 1 / num_classes
+    self._warn, self._steps, self._chance = warn, steps, 1 / num_classes if num_classes else 0.0
     self._exploded, self._warned = False, False  # at the last evaluation; whether the warning was given
     self._advice = "a lower optimizer.learning_rate" if clipped else "optimizer.clip_norm=1.0"
     self._stretch = {"accuracy": 0, "retain": 0}
@@ -88,6 +88,8 @@ class CollapseGuard:
 
   def observe_evaluation(self, nll: np.ndarray, *, last: bool) -> None:
     """Takes the loss on the validation split, `[replicas]`; `last`: of the last step."""
+    if not self._chance:
+      return
     guess = -math.log(self._chance)
     before, self._exploded = self._exploded, bool(nll.max() > EXPLODED * guess)
     if self._steps and self._exploded and (before or last) and not self._warned:

@@ -31,6 +31,9 @@ SHOWN = {
   "val/error": ("val error", "{:.2%}"),
   "val/nll": ("val NLL", "{:.4f}"),
   "test/error": ("test error", "{:.2%}"),
+  "train/mae": ("MAE", "{:.4g}"),
+  "val/rmse": ("val RMSE", "{:.4g}"),
+  "test/rmse": ("test RMSE", "{:.4g}"),
 }
 
 
@@ -101,13 +104,13 @@ class Log:
       self._say_line(step, values)
       return
     # The bar shows the speed itself and has little space.
-    self._bar.set_postfix_str(_summary(self._latest, "train/loss", "val/error"), refresh=False)
+    self._bar.set_postfix_str(_summary(self._latest, "train/loss", "val/error", "val/rmse"), refresh=False)
     self._bar.bar_format = _fitting(self._bar)
     self._bar.refresh()
     tenth = step * 10 // self._total
     if not self._part and tenth > self._tenth and any(name.startswith("val/") for name in values):
       self._tenth = tenth
-      self._say_values(step, _summary(self._latest, "train/loss", "val/error", "val/nll"))
+      self._say_values(step, _summary(self._latest, "train/loss", "val/error", "val/nll", "val/rmse"))
 
   def show(self, step: int, values: dict[str, float]) -> None:
     """Shows values of this step beside those of its evaluation, without a record."""
@@ -126,7 +129,7 @@ class Log:
 
   def _say_line(self, step: int, values: dict[str, float]) -> None:
     """Writes the line of a record; a training record waits for the evaluation of its step."""
-    if "test/error" in values:  # the line of this step stands there already
+    if any(name.startswith("test/") for name in values):  # the line of this step stands there already
       self._say_held()
       self.say(_summary(values))
       return

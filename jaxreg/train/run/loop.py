@@ -19,7 +19,7 @@ from jaxreg.train.run.interrupt import Interrupt, Interrupted
 from jaxreg.train.run.intervals import Intervals, SaveClock, dispatches
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
-from jaxreg.train.step.metrics import averaged, summarize
+from jaxreg.train.step.metrics import averaged, chosen_metric, summarize
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States
 
@@ -102,9 +102,10 @@ def train_steps(
         check_finite(step, val)
         values = averaged(val)
         log.write(step, values)
-        guard.observe_evaluation(val["val/nll"], last=last)
+        if "val/nll" in val:
+          guard.observe_evaluation(val["val/nll"], last=last)
         if early_stopping is not None:
-          states = early_stopping(states, val[run.best].astype(np.float32))
+          states = early_stopping(states, val[chosen_metric(run.best, val)].astype(np.float32))
           over = _all_stopped(states)
       if saves or over or stop:
         watchdog.alive()
@@ -124,7 +125,7 @@ def train_steps(
     _rescue(run, step, states, saved)
     raise
   if over and step < num_steps:
-    log.say(f"stopped early at step {step}: {run.best} has not improved")
+    log.say(f"stopped early at step {step}: {chosen_metric(run.best, val or {})} has not improved")
   return step, states, val
 
 

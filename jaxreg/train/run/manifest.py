@@ -13,6 +13,7 @@ from typing import Any, SupportsIndex
 
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, digest, parse_table, sealed, sync_all, write_json
+from jaxreg.train.step.metrics import chosen_metric
 
 
 def folders(workdir: Path) -> tuple[Path, Path]:
@@ -41,7 +42,9 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
       raise RunError(f"checkpoint: {workdir} has no good checkpoint of step {checkpoint}; there is {kept}")
     return checkpoint
   if checkpoint == "best":
-    measured = {step: metrics[metric] for step, metrics in steps.items() if metrics and metric in metrics}
+    values = {step: metrics or {} for step, metrics in steps.items()}
+    found = {step: each.get(chosen_metric(metric, each)) for step, each in values.items()}
+    measured = {step: value for step, value in found.items() if value is not None}
     if measured:
       return min(measured, key=lambda step: (measured[step], -step))
     if steps:

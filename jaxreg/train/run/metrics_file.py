@@ -42,7 +42,8 @@ class MetricsFiles:
     self._file, self._say, self._check_there, self._last = workdir / "metrics.jsonl", say, check_there, start
     # A run that continues will write its own test record, so the old one is dropped.
     lines = _read_lines(workdir)
-    kept = [r for r in lines if r is not None and r["step"] <= start and "test/error" not in r]
+    tests = lambda record: any(name.startswith("test/") for name in record)
+    kept = [r for r in lines if r is not None and r["step"] <= start and not tests(r)]
     try:
       write_text(self._file, "".join(_line(record) for record in kept))
     except OSError as error:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.special import expit
 
 from jaxreg import plots
@@ -16,15 +17,17 @@ from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.whole_split import outputs_over
 from jaxreg.train.step.metrics import averaged, summarize
+from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States
+from jaxreg.train.step.targets import Numbers
 
 
 def final_metrics(
   run: Run, states: States, val: dict[str, np.ndarray] | None
-) -> tuple[dict[str, np.ndarray], Bins] | None:
+) -> tuple[dict[str, np.ndarray], Bins | None] | None:
   """The final metrics on val and test, `[replicas]` each, and the first replica's bins of the test split.
 
-  None once a signal has come.
+  None in place of both once a signal has come, and in place of the bins where labels are numbers.
   """
   # The last evaluation may have used the live parameters; a run killed after its last step has none.
   if val is None or run.program.extras.evaluated:
@@ -35,7 +38,7 @@ def final_metrics(
   sums = run.evaluate(states, run.data["test"])
   if sums is None:
     return None
-  return val | summarize(sums, "test"), jax.tree.map(lambda x: x[0], sums["ece"])
+  return val | summarize(sums, "test"), jax.tree.map(lambda x: x[0], sums.get("ece"))
 
 
 def write_results(
@@ -45,7 +48,7 @@ def write_results(
   states: States,
   labels: np.ndarray,
   values: dict[str, np.ndarray],
-  bins: Bins,
+  bins: Bins | None,
 ) -> Table:
   """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
@@ -53,12 +56,12 @@ def write_results(
     step: the step at which the run ended, with these `states`.
     labels: the labels of the test split; the figures show the first replica, or the first ensemble, on it.
     values: the metrics, each `[replicas]`.
-    bins: the sums of `calibration.ece_bins` over the test split.
+    bins: the sums of `calibration.ece_bins` over the test split; None where labels are numbers.
   """
   program, seeds = run.program, run.seeds
   outputs: dict[str, np.ndarray] = {}
   # A member's outputs are not the ensemble's, and outputs for every token are too many to keep.
-  if program.ensemble == 1 and labels.ndim == 1:
+  if program.ensemble == 1 and (labels.ndim == 1 or bins is None):
     first = run.replicas.pick(states, 0)
     outputs = outputs_over(program, run.replicas.mesh, first, run.data["test"], run.eval_batch_size)
   results = {"step": step, **averaged(values)}
@@ -67,9 +70,10 @@ def write_results(
     results["replicas"] = {"seed": firsts, **{name: each.tolist() for name, each in values.items()}}
 
   def write() -> None:
-    save_figures(workdir, program.name, seeds, program.terms, bins, outputs, labels)
-    reliability = {name: np.asarray(sums).tolist() for name, sums in bins._asdict().items()}
-    write_json(workdir / "reliability.json", sealed(reliability))
+    save_figures(workdir, program, seeds, bins, outputs, labels)
+    if bins is not None:
+      reliability = {name: np.asarray(sums).tolist() for name, sums in bins._asdict().items()}
+      write_json(workdir / "reliability.json", sealed(reliability))
     # Written last, because a run with results counts as finished.
     write_json(workdir / "results.json", sealed(results))
 
@@ -84,10 +88,9 @@ def write_results(
 
 def save_figures(
   workdir: Path,
-  method: str,
+  program: Program,
   seeds: range,
-  terms: tuple[str, ...],
-  bins: Bins,
+  bins: Bins | None,
   outputs: Table,
   labels: np.ndarray,
 ) -> list[str]:
@@ -99,14 +102,15 @@ def save_figures(
   Returns:
     The file names.
   """
-  name = paper_name(method)
+  name, terms = paper_name(program.name), program.terms
   first = f"{name}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
-  figures = {
-    "curves": plots.curves(records, title=title),
-    "reliability": plots.reliability({"test": bins}, title=first),
-  }
+  figures = {"curves": plots.curves(records, title=title)}
+  if bins is not None:
+    figures["reliability"] = plots.reliability({"test": bins}, title=first)
+  elif outputs and isinstance(program.target, Numbers):
+    figures["predicted"] = _predicted(program.target, outputs["predictions"], labels, first)
   if len(terms) > 1:
     figures["terms"] = plots.terms(records, terms, title=title)
   if "retain_logits" in outputs:
@@ -116,7 +120,17 @@ def save_figures(
     if any("train/retain_target" in record for record in records):
       figures["diagnostics"] = plots.diagnostics(records, title=title)
     figures["retain_maps"] = plots.retain_maps(
-      expit(retain), expit(posterior), labels, outputs["log_probs"], title=first
+      expit(retain), expit(posterior), labels, outputs["predictions"], title=first
     )
   write_figures(workdir, figures)
   return [f"{name}.png" for name in figures]
+
+
+def _predicted(target: Numbers, predictions: np.ndarray, labels: np.ndarray, title: str) -> Figure:
+  """The first target's predictions against its values, with their quantiles if the method predicts any."""
+  levels, quantiles = target.quantiles(predictions)
+  point = np.asarray(target.point(predictions))
+  first = lambda x: x.reshape(len(labels), -1, *x.shape[labels.ndim :])[:, 0]
+  return plots.predicted(
+    first(labels), first(point), first(quantiles) if len(levels) else None, levels=levels, title=title
+  )

@@ -10,12 +10,11 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg import ensembles
 from jaxreg.calibration import merge
 from jaxreg.train.data.batches import in_turn
 from jaxreg.train.data.placement import Source, gather, place
 from jaxreg.train.devices.replicas import Loop, Vmap
-from jaxreg.train.step.metrics import prediction_metrics, to_host
+from jaxreg.train.step.metrics import to_host
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States, TrainState
 
@@ -53,9 +52,8 @@ def make_evaluate(
       examples = program.examples(gather(arrays, batch))
       log_probs = jnp.stack(log_probs) if isinstance(log_probs, tuple) else log_probs
       members = log_probs.reshape(-1, program.ensemble, *log_probs.shape[1:])
-      means = jax.vmap(ensembles.arithmetic)(members)
-      labels, weights = examples.labels, examples.label_weights
-      return jax.vmap(lambda one: prediction_metrics(one, labels, weights))(means)
+      means = jax.vmap(program.target.mean)(members)
+      return jax.vmap(lambda one: program.target.metrics(one, examples))(means)
 
     return lambda states, arrays, batch, number: join(predict(states, arrays, batch, number), arrays, batch)
 
@@ -77,7 +75,7 @@ def make_evaluate(
 def outputs_over(
   program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
 ) -> dict[str, np.ndarray]:
-  """The head's `..._logits` and the `log_probs` for every example of a split, on the host."""
+  """The head's `..._logits` and the `predictions` for every example of a split, on the host."""
   state = program.predicting(state)
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
@@ -87,7 +85,7 @@ def outputs_over(
     outputs, _ = program.apply_fn(state.params, state.model_state, inputs, key=None, train=False)
     # A head may return more, such as its kernel, which has no batch axis.
     logits = {name: value for name, value in outputs.items() if name.endswith("logits")}
-    return {**logits, "log_probs": program.predict_step(state, batch, number)}
+    return {**logits, "predictions": program.predict_step(state, batch, number)}
 
   parts = [
     jax.device_get(run(state, source.arrays, batch, jnp.uint32(number)))

@@ -210,10 +210,12 @@ def _table_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
 DATA: dict[str, Callable[[Any], bool]] = {
   "input_shape": _list_of(_is_size),
   "input_dtype": _is_dtype,
-  "num_classes": _is_size,
+  "num_classes": _is_count,
   "sizes": lambda value: _table_of(_is_size)(value) and "train" in value,
   "scale": lambda value: _is_number(value) and value > 0,
   "label_shape": _list_of(_is_size),
+  "label_mean": _list_of(_is_number),
+  "label_std": _list_of(_is_number),
   "mean": _list_of(_is_number),
   "std": _list_of(_is_number),
   "model": _table_of(_is_size),

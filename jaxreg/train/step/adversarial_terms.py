@@ -1,6 +1,7 @@
 """Example terms that train at inputs moved against the network: FGSM, PGD, VAT and TRADES."""
 
 import jax
+import jax.numpy as jnp
 
 from jaxreg import adversarial
 from jaxreg.train.lookup import Options
@@ -32,8 +33,17 @@ def pgd(
 
 
 def virtual_adversarial(key: Key, view: NetworkView, *, eps: float = 1.0, num_steps: int = 1) -> Array:
-  """`adversarial.vat_loss`; all passes have the noise of the loss's pass."""
-  return adversarial.vat_loss(key, view.log_probs_same_noise, view.inputs, eps=eps, num_steps=num_steps)
+  """`adversarial.vat_loss`; all passes have the noise of the loss's pass.
+
+  Where the labels are numbers, the divergence is half the squared distance of the predictions.
+  """
+  divergence = _half_squared if view.predicts_numbers else None
+  options: Options = {"eps": eps, "num_steps": num_steps, "divergence": divergence}
+  return adversarial.vat_loss(key, view.log_probs_same_noise, view.inputs, **options)
+
+
+def _half_squared(clean: Array, moved: Array) -> Array:
+  return jnp.square(moved - clean).sum(axis=tuple(range(1, clean.ndim))) / 2
 
 
 def trades(

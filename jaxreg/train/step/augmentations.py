@@ -20,10 +20,10 @@ def make_augmentations(
     named: functions `(key, batch, ...) -> batch`, each with its options.
     label_noises: `(key, labels, *, num_classes) -> labels`.
     scale: the largest value of an input.
-    num_classes: the number of classes of the labels.
+    num_classes: the number of classes of the labels; 0 for numbers, which mix as they are.
     unlabelled: whether some examples have no label.
   """
-  given = {"value_range": (0.0, scale), "num_classes": num_classes}
+  given = {"value_range": (0.0, scale), "num_classes": num_classes or None}
   made = [_on_labels(noise, num_classes) for noise in label_noises]
   for chosen in named:
     if unlabelled and chosen.needs("num_classes"):

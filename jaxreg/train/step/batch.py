@@ -10,6 +10,25 @@ from jaxreg.train.data.dataset import is_tokens
 from jaxreg.typing import Array, Batch
 
 
+class Standard(NamedTuple):
+  """The mean and the standard deviation of the target, or of each of several `[targets]`."""
+
+  mean: float | tuple[float, ...]
+  std: float | tuple[float, ...]
+
+  def learned(self, labels: Array) -> Array:
+    """Targets `[batch]` or `[batch, targets]` in the units of the data as a network learns them."""
+    return (labels - jnp.asarray(self.mean, labels.dtype)) / jnp.asarray(self.std, labels.dtype)
+
+  def original(self, outputs: Array) -> Array:
+    """The inverse of `learned`."""
+    return self.distance(outputs) + jnp.asarray(self.mean, outputs.dtype)
+
+  def distance(self, outputs: Array) -> Array:
+    """Differences of learned targets, in the units of the data."""
+    return outputs * jnp.asarray(self.std, outputs.dtype)
+
+
 class Examples(NamedTuple):
   """One batch in the model's units.
 
@@ -18,7 +37,8 @@ class Examples(NamedTuple):
   Attributes:
     inputs: `[batch, ...]`, floating and divided by the scale of the data, or integer tokens.
     labels: integers `[batch]`, or `[batch, length]` for sequences, or `[batch, labels]`, each 0 or 1, for
-      several labels an example; if mixed, probabilities with an axis of classes more.
+      several labels an example; if mixed, probabilities with an axis of classes more. Targets that are
+      numbers are floating `[batch]` or `[batch, targets]`, standardised.
     weights: `[batch]`, or as the labels if these have two axes; the padding of a sequence has weight 0.
     where: whether there is a label, of the shape of `weights`.
     mixing: how `augment.manifold_mixup` mixes hidden features, or None.
@@ -38,7 +58,7 @@ class Examples(NamedTuple):
   @property
   def mixed(self) -> bool:
     """Whether the labels are probabilities."""
-    return jnp.issubdtype(self.labels.dtype, jnp.floating)
+    return self.labels.ndim > self.weights.ndim
 
   @property
   def classes(self) -> Array:
@@ -58,19 +78,23 @@ def scaled(inputs: Array, scale: float) -> Array:
   return inputs if is_tokens(inputs.dtype) else inputs.astype(jnp.float32) / scale
 
 
-def make_examples(batch: Batch, scale: float) -> Examples:
-  """The examples of a batch with stored `inputs`, `labels` (-1: none) and perhaps `weights` (default 1)."""
+def make_examples(batch: Batch, scale: float, standard: Standard | None = None) -> Examples:
+  """The examples of a batch with stored `inputs`, `labels` and perhaps `weights` (default 1).
+
+  A label of -1 is none, and so is NaN in targets that are numbers, which need their `standard`.
+  """
   inputs, labels = batch["inputs"], batch["labels"]
   weights = batch["weights"] if "weights" in batch else jnp.ones(labels.shape[:1], jnp.float32)
-  if jnp.issubdtype(labels.dtype, jnp.floating):
+  if standard is not None or not jnp.issubdtype(labels.dtype, jnp.floating):
+    where = labels >= 0 if standard is None else jnp.isfinite(labels)
+    if labels.ndim > 1:
+      weights = jnp.where(where, weights[:, None] if weights.ndim == 1 else weights, 0)
+    known = where & (weights != 0)
+    labels = jnp.where(known, labels if standard is None else standard.learned(labels), 0)
+  else:
     if weights.ndim < labels.ndim - 1:
       weights = jnp.broadcast_to(weights[:, None], labels.shape[:-1])
     where = jnp.ones(weights.shape, bool)
-  else:
-    where = labels >= 0
-    if labels.ndim > 1:
-      weights = jnp.where(where, weights[:, None] if weights.ndim == 1 else weights, 0)
-    labels = jnp.where(where & (weights != 0), labels, 0)
   present = (weights != 0).any(axis=tuple(range(1, weights.ndim)))
   # 0 * NaN must not reach the gradient.
   inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, inputs.ndim))), inputs, 0)

@@ -2,6 +2,8 @@
 """The losses and the prediction rules of the methods: functions of a key and of outputs by name."""
 
 import functools
+import itertools
+import math
 from collections.abc import Callable
 
 import jax
@@ -67,8 +69,71 @@ def binary(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Arr
 def predict_binary(key: Key, *, logits: Array) -> Array:
   """Of each label, the log-probabilities of no and yes: `[batch, ..., 2]`."""
   del key
-  wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  wide = _wide(logits)
   return jax.nn.log_sigmoid(jnp.stack([-wide, wide], axis=-1))
+
+
+def of_targets(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Array]]:
+  """A loss of `(outputs, targets, ...)` as the one term of an objective."""
+
+  @functools.wraps(loss)
+  def terms(key: Key, *, outputs: Array, labels: Array, **arguments: ArrayLike) -> dict[str, Array]:
+    del key
+    return {name: loss(outputs, labels, **arguments)}
+
+  return terms
+
+
+def predict_means(key: Key, *, outputs: Array) -> Array:
+  """The outputs and their variances, which are 0: `[batch, ..., 2]`."""
+  del key
+  wide = _wide(outputs)
+  return jnp.stack([wide, jnp.zeros_like(wide)], axis=-1)
+
+
+def gaussian_nll(
+  key: Key, *, outputs: Array, log_vars: Array, labels: Array, beta: float = 0.0
+) -> dict[str, Array]:
+  """`losses.gaussian_nll` as the one term of an objective."""
+  del key
+  return {"gaussian_nll": losses.gaussian_nll(outputs, log_vars, labels, beta=beta)}
+
+
+def predict_gaussian(key: Key, *, outputs: Array, log_vars: Array) -> Array:
+  """The mean and the variance, `[batch, ..., 2]`."""
+  del key
+  return jnp.stack([_wide(outputs), jnp.exp(_wide(log_vars))], axis=-1)
+
+
+def student_t_nll(
+  key: Key, *, outputs: Array, log_vars: Array, labels: Array, df: float = 4.0
+) -> dict[str, Array]:
+  """`losses.student_t_nll` as the one term of an objective; `log_vars` is the variance of the t."""
+  del key
+  if not df > 2:
+    raise ValueError(f"df must be above 2, where the variance is finite, got {df}")
+  log_scales = (_wide(log_vars) + math.log((df - 2) / df)) / 2
+  return {"student_t_nll": losses.student_t_nll(outputs, log_scales, labels, df=df)}
+
+
+def pinball(
+  key: Key, *, outputs: Array, labels: Array, levels: tuple[float, ...] = (0.05, 0.5, 0.95)
+) -> dict[str, Array]:
+  """`losses.pinball` as the one term of an objective."""
+  del key
+  if len(levels) < 2 or not all(0 < low < high < 1 for low, high in itertools.pairwise(levels)):
+    raise ValueError(f"levels must be at least two numbers in (0, 1) that rise, got {levels}")
+  return {"pinball": losses.pinball(outputs, labels, levels=jnp.asarray(levels, jnp.float32))}
+
+
+def predict_quantiles(key: Key, *, outputs: Array, levels: tuple[float, ...]) -> Array:
+  """The quantiles in rising order, `[batch, ..., levels]`, because single ones may cross."""
+  del key, levels
+  return jnp.sort(_wide(outputs), axis=-1)
+
+
+def _wide(x: Array) -> Array:
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def predict_dropmax(

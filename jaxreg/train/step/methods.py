@@ -6,6 +6,7 @@ Heads return a dict whose names are the arguments of the loss. A method needs a 
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 from flax import linen as nn
 
@@ -13,19 +14,26 @@ from jaxreg import models
 from jaxreg.train.step import method_adapters as rules
 from jaxreg.typing import Array
 
+Predicts = Literal["classes", "yes or no", "means", "moments", "quantiles"]
+NUMBERS: tuple[Predicts, ...] = ("means", "moments", "quantiles")
+
 
 @dataclasses.dataclass(frozen=True)
 class Method:
   """A head, a loss and a prediction rule.
 
   Attributes:
-    head: `(num_classes, **options)` to a Linen module, `features -> outputs`.
+    head: `(**options)` to a Linen module, `features -> outputs`; the options have what
+      `of_data` names.
     loss: `(key, *, labels, **outputs, **options)` to per-example terms by name; the loss is their sum.
-    predict: `(key, *, **outputs, **options)` to log-probabilities `[batch, classes]`.
+    predict: `(key, *, **outputs, **options)` to what `predicts` says.
     terms: the names of the loss's terms.
     diagnose: called as `loss`, with all its options; returns per-example quantities that are only logged.
     soft_labels: whether `loss` also takes probabilities `[batch, classes]` as labels.
-    shared: the options of the loss that `predict` takes, too.
+    shared: the options of the loss that `predict` takes, too, and `head` if it has them.
+    predicts: what `predict` returns: log-probabilities of `classes` `[batch, classes]`, or of `yes or no` for
+      each label. Of labels that are numbers: `means` or `moments`, both `[batch, ..., 2]` of a mean and a
+      variance (0 for `means`), or `quantiles` `[batch, ..., levels]` for the option `levels`.
   """
 
   head: Callable[..., nn.Module]
@@ -35,6 +43,14 @@ class Method:
   diagnose: Callable[..., dict[str, Array]] | None = None
   soft_labels: bool = False
   shared: tuple[str, ...] = ()
+  predicts: Predicts = "classes"
+
+  @property
+  def of_data(self) -> tuple[str, ...]:
+    """What the data tell the head."""
+    if self.predicts == "classes":
+      return ("num_classes",)
+    return ("num_classes", "label_shape") if self.predicts == "yes or no" else ("label_shape",)
 
 
 def of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = False) -> Method:
@@ -52,3 +68,9 @@ def of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = Fals
     terms=(term,),
     soft_labels=soft_labels,
   )
+
+
+def of_outputs(loss: Callable[..., Array], term: str) -> Method:
+  """The method for a loss of `(outputs, targets, *, ...)`: a linear head whose outputs are the prediction."""
+  parts = (models.RegressionHead, rules.of_targets(loss, term), rules.predict_means)
+  return Method(*parts, terms=(term,), predicts="means")

@@ -2,6 +2,7 @@
 """Metrics as pairs (sum, count): addition merges them exactly over batches, devices and processes."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +12,40 @@ from jaxreg import calibration
 from jaxreg._metric_bounds import metric_bounds
 from jaxreg.typing import Array, PyTree
 
-Sums = Mapping[str, tuple[Array, Array] | calibration.Bins]  # of an evaluation, by metric
+
+class Residuals(NamedTuple):
+  """Sums over the examples for each target, `[targets]`, from which RMSE and R2 follow.
+
+  Attributes:
+    squares: of the squared errors.
+    labels, label_squares: of the targets less any constant, and of their squares.
+    weights: of the weights.
+  """
+
+  squares: Array
+  labels: Array
+  label_squares: Array
+  weights: Array
+
+
+Sums = Mapping[str, tuple[Array, Array] | calibration.Bins | Residuals]  # of an evaluation, by metric
 
 
 def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
   """`(sum, count)` of per-example values; an example of weight 0 counts for nothing, even if it is NaN."""
   values = values.astype(weights.dtype)
   return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()
+
+
+def residuals(errors: Array, labels: Array, weights: Array) -> Residuals:
+  """The sums of `[batch]`, or for each target of `[batch, targets]`."""
+  errors, labels, weights = (x.reshape(len(x), -1) for x in (errors, labels, weights))
+
+  def total(x: Array) -> Array:
+    return jnp.where(weights > 0, x * weights, 0).sum(axis=0)
+
+  squares = total(jnp.square(errors))
+  return Residuals(squares, total(labels), total(jnp.square(labels)), weights.sum(axis=0))
 
 
 def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> Sums:
@@ -34,6 +62,13 @@ def _stacked(*parts: np.ndarray) -> np.ndarray:
   return np.stack(parts)
 
 
+def chosen_metric(name: str, values: Mapping[str, object]) -> str:
+  """The metric of the validation split that `name` means among these; `auto` is val/error or val/rmse."""
+  if name != "auto":
+    return name
+  return "val/rmse" if "val/rmse" in values else "val/error"
+
+
 def to_host(metrics: PyTree) -> PyTree:
   """The metrics of all replicas on the host, with the replica axis in front."""
   metrics = jax.device_get(metrics)
@@ -46,6 +81,11 @@ def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
   for name, value in metrics.items():
     if isinstance(value, calibration.Bins):
       values[f"{prefix}/{name}"] = np.asarray(calibration.ece(value), np.float64)
+    elif isinstance(value, Residuals):
+      squares, labels, label_squares, count = (np.asarray(sums, np.float64) for sums in value)
+      values[f"{prefix}/rmse"] = np.sqrt((squares / count).mean(axis=-1))
+      variation = label_squares - labels**2 / count
+      values[f"{prefix}/r2"] = (1 - squares / np.where(variation > 0, variation, np.nan)).mean(axis=-1)
     else:
       total, count = value
       values[f"{prefix}/{name}"] = np.divide(total, count, out=np.full_like(total, np.nan), where=count != 0)

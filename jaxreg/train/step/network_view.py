@@ -11,7 +11,7 @@ from jaxreg.train import keys
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples
-from jaxreg.train.step.methods import Method
+from jaxreg.train.step.methods import NUMBERS, Method
 from jaxreg.train.step.state import TrainState, Variables
 from jaxreg.typing import ApplyFn, Array, Key, Params, PyTree
 
@@ -37,6 +37,8 @@ class NetworkView:
     trained_fn: `(key, inputs) -> [batch, classes]`, log-probabilities of a trained run, without gradient; the
       key is for predictions that draw. None if no run is given.
     outputs: what the head returns in the loss's pass, by name, such as `logits` `[batch, classes]`.
+    predicts_numbers: whether the labels are numbers; the predictions in place of log-probabilities are then
+      standardised, as `Numbers` describes them.
   """
 
   inputs: Array
@@ -49,6 +51,7 @@ class NetworkView:
   teacher_fn: Callable[[Array], Array] | None
   trained_fn: TrainedFn | None = None
   outputs: Outputs = dataclasses.field(default_factory=dict[str, PyTree])
+  predicts_numbers: bool = False
 
   @property
   def same_noise(self) -> Key | None:
@@ -115,6 +118,7 @@ def make_view_fn(
       log_probs_fn=log_probs_fn,
       teacher_fn=teacher_fn,
       trained_fn=trained_fn,
+      predicts_numbers=method.predicts in NUMBERS,
     )
 
   return make_view

@@ -16,6 +16,7 @@ from jaxreg.train.step.metrics import weighted
 from jaxreg.train.step.network_view import Outputs, TrainedFn, make_view_fn
 from jaxreg.train.step.regularizers import Penalty, Term
 from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.targets import CLASSES, Target
 from jaxreg.typing import ApplyFn, Array, Batch, Key, Metrics, ModelState, Objective, Params
 
 
@@ -32,6 +33,7 @@ def make_objective(
   average: Averaging | None = None,
   trained_fn: TrainedFn | None = None,
   scale: float = 1.0,
+  target: Target = CLASSES,
   most_labels: int | None = None,
   class_weights: Array | None = None,
 ) -> Objective:
@@ -46,7 +48,8 @@ def make_objective(
   for the classes, weighted by their shares. `most_labels` is the largest number of classes of one mixed
   example, so that no losses for other classes are computed; None computes all classes.
 
-  `class_weights` `[classes]` multiply the weights of the examples, in all but the accuracy.
+  `class_weights` `[classes]` multiply the weights of the examples, in all but the accuracy. `target` says
+  whether the labels are classes or numbers.
 
   The penalties `(params, extras) -> scalar` and the `terms` are added to the mean over the examples. Terms
   see the features that `features_fn` returns, and the teacher `trained_fn`. Every term is a metric, and the
@@ -70,7 +73,7 @@ def make_objective(
     apply_key, loss_key, predict_key, augment_key = keys.streams(key)
     for number, augment in enumerate(augmentations):
       batch = augment(keys.numbered(augment_key, number), batch)
-    examples = make_examples(batch, scale)
+    examples = make_examples(batch, scale, target.standard)
     plain_weights = examples.label_weights
     if class_weights is not None:
       examples = by_class(examples, class_weights)
@@ -99,8 +102,9 @@ def make_objective(
           metrics[name] = (value * count, count)
     total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
     metrics["loss"] = (total, count)
-    log_probs = method.predict(predict_key, **outputs, **predict_options)
-    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == examples.classes, plain_weights)
+    predictions = target.original(method.predict(predict_key, **outputs, **predict_options))
+    for name, value in target.hits(predictions, examples).items():
+      metrics[name] = weighted(value, plain_weights)
     # The loss's own key: the diagnostics report the draws of the loss.
     metrics |= diagnose(keys.again(loss_key), examples, outputs)
     return total / jnp.where(count > 0, count, 1), (model_state, jax.lax.stop_gradient(metrics))

@@ -6,14 +6,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxreg import ensembles
 from jaxreg.train import keys
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.batch import make_examples
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.methods import Method
-from jaxreg.train.step.metrics import Sums, prediction_metrics
+from jaxreg.train.step.metrics import Sums
 from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.targets import CLASSES, Target
 from jaxreg.typing import ApplyFn, Array, Batch, Key
 
 COMBINE = ("arithmetic", "geometric", "weight_scaling")
@@ -28,11 +28,12 @@ def make_predict_fn(
   combine: str = "arithmetic",
   mirror: bool = False,
   extras: Extras | None = None,
+  target: Target = CLASSES,
 ) -> Callable[[TrainState, Array, Key], Array]:
-  """Builds `predict_fn(state, inputs, key) -> log_probs`.
+  """Builds `predict_fn(state, inputs, key) -> predictions`, as `target` describes them.
 
   With `mc_samples` above 0, a prediction is the mean of the probabilities over `mc_samples` draws of the
-  training's noise: `ensembles.arithmetic` or `ensembles.geometric`, as `combine` says. With 0, or
+  training's noise, arithmetic or geometric as `combine` says. With 0, or
   `weight_scaling`, the noise has its mean value, which for dropout is the weight scaling rule.
 
   Where the average of `extras` draws parameters, as SWAG does, a prediction is the mean of the probabilities
@@ -46,7 +47,7 @@ def make_predict_fn(
   def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
     noisy = noise_key is not None
     outputs, _ = apply_fn(state.params, state.model_state, inputs, key=noise_key, train=noisy)
-    return method.predict(key, **outputs, **predict_options)
+    return target.original(method.predict(key, **outputs, **predict_options))
 
   def predict_fn(state: TrainState, inputs: Array, key: Key) -> Array:
     if drawn is not None and "average" in state.extras:
@@ -56,7 +57,7 @@ def make_predict_fn(
         for_params, for_rule = jax.random.split(key)
         return once(draw_params(state, for_params), inputs, None, for_rule)
 
-      return ensembles.arithmetic(jax.lax.map(of_a_draw, jax.random.split(key, samples)))
+      return target.mean(jax.lax.map(of_a_draw, jax.random.split(key, samples)))
     if not mc_samples:
       return once(state, inputs, None, key)
     if state.model_state:
@@ -68,34 +69,33 @@ def make_predict_fn(
     def noisy(key: Key) -> Array:
       return once(state, inputs, *jax.random.split(key))
 
-    mean = ensembles.geometric if combine == "geometric" else ensembles.arithmetic
-    return mean(jax.lax.map(noisy, jax.random.split(key, mc_samples)))
+    return target.mean(jax.lax.map(noisy, jax.random.split(key, mc_samples)), combine)
 
   def of_both(state: TrainState, inputs: Array, key: Key) -> Array:
-    return ensembles.arithmetic(jnp.stack([predict_fn(state, x, key) for x in (inputs, inputs[:, :, ::-1])]))
+    return target.mean(jnp.stack([predict_fn(state, x, key) for x in (inputs, inputs[:, :, ::-1])]))
 
   return of_both if mirror else predict_fn
 
 
 def make_predict_step(
-  predict_fn: Callable[[TrainState, Array, Key], Array], scale: float
+  predict_fn: Callable[[TrainState, Array, Key], Array], scale: float, target: Target = CLASSES
 ) -> Callable[[TrainState, Batch, Array], Array]:
-  """Builds `predict_step(state, batch, number) -> log_probs`; each batch `number` has draws of its own."""
+  """Builds `predict_step(state, batch, number) -> predictions`; each batch `number` has draws of its own."""
 
   def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
-    inputs = make_examples(batch, scale).inputs
+    inputs = make_examples(batch, scale, target.standard).inputs
     return predict_fn(state, inputs, keys.prediction(state.key, state.step, number))
 
   return predict_step
 
 
 def make_eval_step(
-  predict_step: Callable[[TrainState, Batch, Array], Array], scale: float
+  predict_step: Callable[[TrainState, Batch, Array], Array], scale: float, target: Target = CLASSES
 ) -> Callable[[TrainState, Batch, Array], Sums]:
   """Builds `eval_step(state, batch, number) -> metrics`, the metrics of `predict_step`'s predictions."""
 
   def eval_step(state: TrainState, batch: Batch, number: Array) -> Sums:
-    examples = make_examples(batch, scale)
-    return prediction_metrics(predict_step(state, batch, number), examples.labels, examples.label_weights)
+    examples = make_examples(batch, scale, target.standard)
+    return target.metrics(predict_step(state, batch, number), examples)
 
   return eval_step

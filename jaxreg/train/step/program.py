@@ -13,6 +13,7 @@ from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import Sums
 from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.targets import Target
 from jaxreg.typing import ApplyFn, Array, Batch, Metrics
 
 
@@ -24,11 +25,12 @@ class Program:
     init: `(seed) -> TrainState`.
     model: the Linen module.
     scale: the divisor of stored inputs.
+    target: whether the labels are classes or numbers; what predictions are, and how they are measured.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`, of inputs as in `Examples`.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
-    predict_fn: `(state, inputs, key) -> log_probs`, with the state's `params`, of inputs as in `Examples`.
-    predict_step: `(state, batch, number) -> log_probs`, from `predict_fn`, with keys of the run.
-    eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s log-probabilities.
+    predict_fn: `(state, inputs, key) -> predictions`, with the state's `params`, of inputs as in `Examples`.
+    predict_step: `(state, batch, number) -> predictions`, from `predict_fn`, with keys of the run.
+    eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s predictions.
     extras: builds and updates the state's extras, and gives the parameters for predictions.
     ensemble: how many replicas in a row predict together.
     method: the head, the loss and the prediction rule.
@@ -43,6 +45,7 @@ class Program:
   init: Callable[[Array | int], TrainState]
   model: models.Classifier
   scale: float
+  target: Target
   apply_fn: ApplyFn
   train_step: Callable[..., tuple[TrainState, Metrics]]
   predict_fn: Callable[..., Array]
@@ -62,7 +65,7 @@ class Program:
 
   def examples(self, batch: Batch) -> Examples:
     """The examples of a stored batch, which is not augmented."""
-    return make_examples(batch, self.scale)
+    return make_examples(batch, self.scale, self.target.standard)
 
   def predicting(self, state: TrainState) -> TrainState:
     """The state with the parameters for predictions."""
