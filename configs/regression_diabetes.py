@@ -4,8 +4,8 @@ Command: python run.py --config configs/regression_diabetes.py
 Source: Efron et al., `Least Angle Regression`, 2004, section 1; the data are scikit-learn's.
 
 The argument is a method for labels that are numbers, or ridge, lasso or elastic_net: linear models, trained
-to scikit-learn's coefficients. `--config.job=compare` compares an MLP (64, 64) alone with eight others, over 5
-seeds.
+to scikit-learn's coefficients. `--config.job=compare` compares an MLP (64, 64) alone with eight others, over
+5 seeds, in 2 minutes on 2 cores.
 """
 
 from configs.softmax_digits import get_config as softmax_digits
@@ -14,7 +14,7 @@ from jaxreg.train.errors import unknown
 
 METHODS = ("squared_error", "huber", "gaussian_nll", "student_t_nll", "pinball")
 LINEAR = ("ridge", "lasso", "elastic_net")
-EXAMPLES = 265  # for training
+EXAMPLES = 264  # for training
 
 
 def get_config(name: str = "squared_error") -> Config:

@@ -8,7 +8,7 @@ _BOUNDS = {
   r"(.*_)?(error|accuracy|ece|coverage|auroc|fpr95)|mce": (0.0, 1.0),
   r"(auroc|average_precision|(tuned_)?f1)_(macro|micro)": (0.0, 1.0),
   r"(.*_)?(nll|size)|temperature": (0.0, math.inf),
-  r"rmse|mae|width|pinball": (0.0, math.inf),
+  r"rmse|mae|(.*_)?width|pinball": (0.0, math.inf),
   r"r2": (-math.inf, 1.0),
   r"brier": (0.0, 2.0),
   r"bleu": (0.0, 100.0),

@@ -153,7 +153,10 @@ def test_a_config_fits_its_data(choice):
   # method, the model; of an analysis, the analysis.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
   first = "flatness" if config.job == "flatness" else first
-  first = next((name for name in ("toolbox", "optimizers", "image_folder", "fast") if name in choice), first)
+  first = next(
+    (name for name in ("toolbox", "optimizers", "image_folder", "fast", "regression") if name in choice),
+    first,
+  )
   assert choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   checks.check_inputs(config, data)

@@ -1,4 +1,4 @@
-"""The Laplace approximation of the last layer: how sure a trained classifier is of its own weights."""
+"""The Laplace approximation of the last layer: how sure a trained network is of its own weights."""
 
 from __future__ import annotations
 
@@ -49,12 +49,16 @@ def laplace_curvature(
   *,
   structure: Literal["dense", "kronecker"] = "dense",
   weights: ArrayLike | None = None,
+  noise_variance: ArrayLike | None = None,
 ) -> DenseCurvature | KroneckerCurvature:
   r"""Computes the Gauss-Newton matrix of the last layer, here the Hessian of the cross-entropy, as sums.
 
   .. math:: H = \sum_i w_i\, \phi_i \phi_i^\top \otimes \Lambda_i, \quad
     \Lambda = \operatorname{diag}(p) - p p^\top, \qquad
     H \approx \sum_i w_i \phi_i \phi_i^\top \otimes \frac{\sum_i w_i \Lambda_i}{\sum_i w_i}
+
+  For a regression, `Lambda` is the inverse of the noise's variance, the Hessian of a Gaussian's
+  log-likelihood; the variance of a new target is then `laplace_variance` plus the noise's variance.
 
   The second form is `kronecker`, which is exact if all `Lambda` are equal. `dense` takes
   `(features * classes)**2` numbers. The sums of batches merge by addition:
@@ -66,6 +70,7 @@ def laplace_curvature(
     logits: the outputs of the last layer, `[batch, classes]`, floating.
     structure: the form of the matrix.
     weights: `[batch]`, default 1; 0 for padding.
+    noise_variance: of a regression, whose `logits` are the outputs: a scalar or `[classes]`, above 0.
 
   Returns:
     A NamedTuple of sums for `laplace_posterior`, float32 or wider: for "dense" of the `matrix`
@@ -91,10 +96,16 @@ def laplace_curvature(
   w = ones if weights is None else check_wide(weights, "weights", shape=ones.shape)
   # Padding may hold anything, even NaN.
   features, logits = (jnp.where(w[:, None] == 0, 0, x) for x in (features, logits))
-  p = jax.nn.softmax(logits)
-  outer = p[:, :, None] * (jnp.eye(p.shape[1], dtype=p.dtype)[None] - p[:, None, :])
+  eye = jnp.eye(logits.shape[1], dtype=logits.dtype)[None]
+  if noise_variance is None:
+    p = jax.nn.softmax(logits)
+    outer = p[:, :, None] * (eye - p[:, None, :])
+  else:
+    check_option(noise_variance, "noise_variance", logits.shape[1:], low=0, open_low=True)
+    variances = jnp.broadcast_to(jnp.asarray(noise_variance, eye.dtype), (1, 1, logits.shape[1]))
+    outer = jnp.broadcast_to(eye / variances, (len(logits), *eye.shape[1:]))
   if structure == "dense":
-    squared = features.shape[1] ** 2, p.shape[1] ** 2
+    squared = features.shape[1] ** 2, logits.shape[1] ** 2
     rows = max(ROWS, 4 * math.prod(squared) // max(sum(squared), 1))
     of_block = lambda w, x, outer: jnp.einsum("n,nd,ne,nkl->dkel", w, x, x, outer)
     return DenseCurvature(sum_of_blocks(of_block, rows, w, features, outer))

@@ -2,6 +2,7 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import contextlib
+import math
 from collections.abc import Generator, Mapping, Sequence
 
 import jax
@@ -69,6 +70,9 @@ def make_program(
   input_dtype: str = "float32",
   scale: float = 1.0,
   class_counts: Sequence[int] = (),
+  label_shape: Sequence[int] = (),
+  label_mean: Sequence[float] = (),
+  label_std: Sequence[float] = (),
   teacher: TrainedFn | None = None,
 ) -> Program:
   """The pure functions that `config` describes, for a training loop of your own.
@@ -76,18 +80,20 @@ def make_program(
   Args:
     config: from `base_config()`, or from a file in `configs/`.
     input_shape: the shape of one example.
-    num_classes: the number of classes of the labels.
+    num_classes: the number of classes of the labels; 0 for labels that are numbers.
     num_examples: the size of the training set, for schedules that count epochs.
     input_dtype: the dtype of the inputs in a batch.
     scale: the divisor of the inputs, such as 255 for uint8 images.
     class_counts: the number of training examples of each class, for `method.class_weights`.
+    label_shape: `[labels]` for several labels an example.
+    label_mean, label_std: of each number, by which labels are standardised; default 0 and 1.
     teacher: `(key, inputs) -> log-probabilities` for `regularizers.distillation`, on inputs divided by
       `scale`; it is traced, and takes the place of the run in `teacher.workdir`.
 
   Returns:
     A `Program`: `state = program.init(seed)`, then `state, metrics = program.train_step(state, batch)` under
-    `jax.jit`. A batch has `inputs` `[batch, ...]` and integer `labels` `[batch]`, and may have `weights`
-    `[batch]`. Each metric is a pair of a sum and a count.
+    `jax.jit`. A batch has `inputs` `[batch, ...]` and `labels` `[batch]`, and may have `weights` `[batch]`.
+    Each metric is a pair of a sum and a count.
 
   Raises:
     RunError: for options from which no step can be built.
@@ -95,6 +101,7 @@ def make_program(
   check(config)
   if "distillation" in config.regularizers.names and teacher is None:
     raise RunError("regularizers.distillation: make_program reads no run; give it a function teacher")
+  numbers = 0 if num_classes else math.prod(label_shape)
   data = DataSpec(
     input_shape=tuple(input_shape),
     input_dtype=input_dtype,
@@ -102,6 +109,9 @@ def make_program(
     sizes={"train": num_examples},
     scale=scale,
     class_counts=tuple(class_counts),
+    label_shape=tuple(label_shape),
+    label_mean=tuple(label_mean) or (0.0,) * numbers,
+    label_std=tuple(label_std) or (1.0,) * numbers,
   )
   return build(config, data, teacher=teacher)
 
@@ -284,7 +294,7 @@ def _class_weights(config: Config, data: DataSpec) -> Array | None:
   if scheme == "none":
     return None
   if not data.class_counts:
-    raise RunError(f"method.class_weights: needs one label an example, got labels {data.label_shape}")
+    raise RunError("method.class_weights: needs one class an example, whose counts are known")
   if 0 < limit < 1:
     raise RunError(f"method.class_weights_limit: must be 0 or at least 1, got {limit}")
   return losses.class_weights(np.asarray(data.class_counts), scheme=scheme, limit=limit or None)

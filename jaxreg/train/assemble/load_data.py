@@ -50,6 +50,11 @@ def used_part(config: Config, data: Dataset) -> Dataset:
       warnings.warn(line, stacklevel=2)
   with _fields_of("data.subset"):
     data = subset(data, **fields.subset).limited(fields.limit)
+  if fields.balanced and (not data.num_classes or data.train.labels.ndim > 1 or fields.bootstrap):
+    raise RunError(
+      "data.balanced: needs one class an example and data.bootstrap=False, "
+      f"got {data.train.labels_in_words} and data.bootstrap={fields.bootstrap}"
+    )
   with _fields_of("data.flipped_labels"):
     data = flip_labels(data, **fields.flipped_labels)
   with _fields_of("data.unlabelled"):
@@ -65,11 +70,6 @@ def make_order(config: Config, dataset: Dataset) -> Order:
   """The order that says which training examples make the batch of a step."""
   seeds, number = range(config.seed, config.seed + config.replicas), len(dataset.train)
   labels = dataset.train.labels
-  if config.data.balanced and (labels.ndim > 1 or config.data.bootstrap):
-    raise RunError(
-      "data.balanced: needs one label an example and data.bootstrap=False, "
-      f"got labels {labels.shape} and data.bootstrap={config.data.bootstrap}"
-    )
   return Order(
     seeds,
     number,

@@ -126,23 +126,26 @@ class Split:
       return Split(self.inputs.joined(other.inputs), labels, weights)
     return Split(np.concatenate([self.inputs, other.inputs]), labels, weights)
 
-  def check(self, name: str) -> None:
-    """Checks that the split of this name holds valid examples."""
-    inputs, labels = self.inputs, self.labels
-    problem = ""
+  def _label_problem(self) -> str:
+    """What is wrong with the labels alone; "" if nothing."""
+    labels = self.labels
     if self.has_numbers:
       unknown = ~np.isfinite(labels) if labels.ndim == 1 else np.isinf(labels) | np.isnan(labels).all(0)
       if unknown.any():
-        problem = f"labels must be finite, got {labels[unknown][0]} at position {np.argwhere(unknown)[0][0]}"
-    elif (
-      labels.ndim not in (1, 2)
-      or labels.dtype.kind not in "iu"
-      or (labels.ndim == 2 and not is_tokens(inputs.dtype) and not _is_several(labels))
-    ):
-      problem = f"labels must be integers [n], got {labels.dtype} {labels.shape}{remedy(labels)}"
+        return f"labels must be finite, got {labels[unknown][0]} at position {np.argwhere(unknown)[0][0]}"
+      return ""
+    several = labels.ndim == 2 and not is_tokens(self.inputs.dtype)
+    if labels.ndim in (1, 2) and labels.dtype.kind in "iu" and (not several or _is_several(labels)):
+      return ""
+    return f"labels must be integers [n], got {labels.dtype} {labels.shape}{remedy(labels)}"
+
+  def check(self, name: str) -> None:
+    """Checks that the split of this name holds valid examples."""
+    inputs, labels = self.inputs, self.labels
+    problem = self._label_problem()
     if problem:
-      pass
-    elif inputs.ndim < 2 or 0 in inputs.shape[1:]:
+      raise ArgumentError("", f"split {name}: {problem}")
+    if inputs.ndim < 2 or 0 in inputs.shape[1:]:
       problem = f"inputs must be [n, ...] with values in each, got {inputs.shape}"
     elif len(inputs) != len(labels):
       problem = f"{len(inputs)} inputs but {len(labels)} labels"

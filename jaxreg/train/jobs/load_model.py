@@ -15,19 +15,20 @@ from jaxreg.train.files import local_path
 from jaxreg.train.jobs.model_inputs import as_stored, in_model_units, is_integer
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.targets import Numbers
 from jaxreg.typing import Array, Key, ModelState
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Predictor:
-  """A trained model: `predict(inputs, *, key=None) -> log-probabilities`.
+  """A trained model: `predict(inputs, *, key=None) -> log-probabilities`, or numbers if it learned these.
 
   Attributes:
     input_shape: the shape of one example.
     input_dtype: the dtype in which the data source stores inputs.
     scale: the divisor of the stored inputs. If inputs are stored as integers, floats are taken as divided
       already.
-    num_classes: the number of classes of the log-probabilities.
+    num_classes: the number of classes of the log-probabilities; 0 if labels are numbers.
     step: the step of the checkpoint.
     class_names: the names of the classes, in the order of the log-probabilities; () if the data had none.
     decoding: for a run on images of any size, how its evaluation scales and crops them; None for other runs.
@@ -54,6 +55,17 @@ class Predictor:
     return jax.jit(lambda params, model_state, inputs: apply(params, model_state, self._scaled(inputs)))
 
   def __call__(self, inputs: Any, *, key: Key | None = None) -> Array:
+    predictions, target = self._predictions(inputs, key), self._program.target
+    return target.point(predictions) if isinstance(target, Numbers) else predictions
+
+  def interval(self, inputs: Any, *, key: Key | None = None) -> tuple[Array, Array]:
+    """The ends of each number's interval: outer quantiles, or a Gaussian's that misses `evaluate.alpha`."""
+    target = self._program.target
+    if not isinstance(target, Numbers):
+      raise ValueError("interval needs a model of numbers, got one of classes")
+    return target.interval(self._predictions(inputs, key))
+
+  def _predictions(self, inputs: Any, key: Key | None) -> Array:
     key = jax.random.clone(self._state.key) if key is None else key
     return self._predict(self._state, self._stored(inputs), key)
 
@@ -69,6 +81,8 @@ class Predictor:
 
   def classify(self, inputs: Any, *, key: Key | None = None) -> list[str]:
     """The name of the most probable class of each input, or its number if the classes have no names."""
+    if not self.num_classes:
+      raise ValueError("classify needs a model of classes, got one of numbers")
     best = np.asarray(self(inputs, key=key).argmax(axis=-1))
     if best.ndim != 1:
       raise ValueError(f"classify needs one class for each input, got predictions of shape {best.shape}")
@@ -82,10 +96,8 @@ class Predictor:
       kind += f" in [0, {self.scale:g}], or floating in [0, 1]"
     if self.decoding is not None:
       kind += ", or uint8 images of any size"
-    return (
-      f"Predictor(inputs [{shape}] {kind} -> log-probabilities of {self.num_classes} classes, "
-      f"step {self.step})"
-    )
+    found = f"log-probabilities of {self.num_classes} classes" if self.num_classes else "numbers"
+    return f"Predictor(inputs [{shape}] {kind} -> {found}, step {self.step})"
 
 
 def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Predictor:
@@ -99,13 +111,15 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
 
   Returns:
     `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`; for sequences
-    `[batch, length, classes]`. Its `repr` says which inputs it takes. It takes inputs as the data source
-    stores them (for MNIST uint8 `[batch, 28, 28, 1]`) and scales them as in training, or it takes floats that
-    are scaled already. After a training on image files, it also takes a list of files, or of uint8 images of
-    any size, which it scales and crops as the run's evaluation does. The key is for predictions that sample
-    masks, and for `evaluate.mc_samples`; by default it is the run's key.
-    `predict.classify(inputs)` returns the names of the classes, which `predict.class_names` has in order.
-    `predict.outputs(inputs)` returns the outputs of the head by name, such as `logits`.
+    `[batch, length, classes]`. For labels that are numbers it returns these, `[batch]` or `[batch, targets]`,
+    in the units of the data, and `predict.interval(inputs)` the ends of their intervals.
+    Its `repr` says which inputs it takes. It takes inputs as the data source stores them (for MNIST uint8
+    `[batch, 28, 28, 1]`) and scales them as in training, or it takes floats that are scaled already. After a
+    training on image files, it also takes a list of files, or of uint8 images of any size, which it scales
+    and crops as the run's evaluation does. The key is for predictions that sample masks, and for
+    `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns the names of the
+    classes, which `predict.class_names` has in order. `predict.outputs(inputs)` returns the outputs of the
+    head by name, such as `logits`.
 
   Raises:
     RunError: if the work directory holds nothing usable.

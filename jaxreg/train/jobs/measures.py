@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration
@@ -14,6 +15,7 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
 from jaxreg.train.jobs.restored_run import RestoredRun
 from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.typing import Array, Key
 
 
@@ -21,19 +23,22 @@ class Predicted(NamedTuple):
   """The predictions of a run for a split.
 
   Attributes:
-    log_probs: `[n, classes]`, or `[n, labels, 2]` for several labels an example.
-    labels: `[n]`, or `[n, labels]`, where -1 is a label that is not known.
+    log_probs: `[n, classes]`, or `[n, labels, 2]` for several labels an example; where labels are numbers,
+      what `target` says.
+    labels: `[n]`, or `[n, labels]`, where -1 is a label that is not known, or NaN a number.
     key: for draws.
+    target: whether labels are classes or numbers.
   """
 
   log_probs: np.ndarray
   labels: np.ndarray
   key: Key
+  target: Target = CLASSES
 
   @property
   def where(self) -> np.ndarray:
     """Which labels are known."""
-    return self.labels >= 0
+    return self.labels >= 0 if self.target == CLASSES else np.isfinite(self.labels)
 
   def known(self, sums: Callable[..., Any], log_probs: Any = None) -> Any:
     """A measure of these log-probabilities, by default the run's, at the known labels."""
@@ -50,6 +55,8 @@ def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> dict[st
 
 
 def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+  if isinstance(shown.target, Numbers):
+    return _intervals(shown, held_out, alpha)
   scores = calibration.conformal_scores
   return _sets("conformal", scores(shown.log_probs), shown, scores(held_out.log_probs), held_out, alpha)
 
@@ -68,6 +75,29 @@ def _sets(
   covered = np.take_along_axis(sets, np.maximum(shown.labels, 0)[..., None], axis=-1)[..., 0]
   sizes = sets.sum(axis=-1)
   return {f"{name}_coverage": covered[shown.where].mean(), f"{name}_size": sizes[shown.where].mean()}
+
+
+def _intervals(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+  """How often conformal intervals hold a target, and their mean width; several targets are averaged."""
+  coverages: list[float] = []
+  widths: list[float] = []
+  for ours, theirs in zip(_intervals_of_targets(shown), _intervals_of_targets(held_out), strict=True):
+    low, high, labels, where = theirs
+    scores = calibration.interval_scores(low, high, labels, where=where)
+    margin = calibration.conformal_threshold(scores, alpha=alpha, where=where)
+    low, high, labels, where = ours
+    sums = calibration.interval_coverage(low - margin, high + margin, labels, where=where)
+    coverages.append(float(sums.covered / sums.count))
+    widths.append(float(sums.width / sums.count))
+  return {"conformal_coverage": np.mean(coverages), "conformal_width": np.mean(widths)}
+
+
+def _intervals_of_targets(shown: Predicted) -> list[tuple[np.ndarray, ...]]:
+  """For each target: the ends of its intervals, its values, and which are known."""
+  assert isinstance(shown.target, Numbers)
+  parts = (*shown.target.interval(jnp.asarray(shown.log_probs)), np.float32(shown.labels), shown.where)
+  columns = [np.asarray(part).reshape(len(shown.labels), -1).T for part in parts]
+  return [*zip(*columns, strict=True)]
 
 
 def _ranking(shown: Predicted) -> dict[str, Any]:
@@ -130,7 +160,7 @@ OF_THE_SPLIT: dict[str, Callable[[Predicted], dict[str, Any]]] = {
   "ranking": _ranking,
   "f1": _f1,
 }
-OF_YES_OR_NO = ("ranking", "f1", "thresholds")
+OF_YES_OR_NO, OF_NUMBERS = ("ranking", "f1", "thresholds"), ("conformal", "laplace")
 # These learn one number from the validation split.
 HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
   "temperature": _temperature,
@@ -147,7 +177,9 @@ def further_measures(
 
   `temperature` gives the temperature, and NLL and ECE at it. `conformal` and `aps` give the share of the
   sets that hold the label, which is to be `1 - alpha`, and their mean size. `laplace` is as in
-  `laplace_measures`. Labels that are no or yes have three more: `ranking` gives AUROC and average precision,
+  `laplace_measures`. Where labels are numbers, `conformal` gives the share of the intervals that hold the
+  target, and their mean width: quantiles or a Gaussian's interval are widened, a mean alone gets an interval
+  around it. Labels that are no or yes have three more: `ranking` gives AUROC and average precision,
   `f1` that of answers at probability 1/2, and `thresholds` that of answers at thresholds learned for each
   label.
   """
@@ -158,6 +190,11 @@ def further_measures(
     raise RunError(
       "evaluate.measures: needs ensemble=1 and labels of examples, "
       f"got ensemble={ensemble} and labels {labels.shape}"
+    )
+  if not dataset.num_classes and (others := [name for name in names if name not in OF_NUMBERS]):
+    raise RunError(
+      f"evaluate.measures: {', '.join(others)} needs classes, and the labels are numbers; "
+      f"allowed are {', '.join(OF_NUMBERS)}"
     )
   if dataset.num_classes != 2 and (binary := [name for name in names if name in OF_YES_OR_NO]):
     raise RunError(
@@ -185,7 +222,7 @@ def further_measures(
     def predicted(name: str, state: TrainState = state) -> Predicted:
       outputs = run.outputs(state, run.source(wanted[name]))
       log_probs, labels = outputs["predictions"], wanted[name].labels
-      return Predicted(log_probs, labels, keys.prediction_sets(name))
+      return Predicted(log_probs, labels, keys.prediction_sets(name), run.program.target)
 
     for name in names:
       if name == "laplace":

@@ -87,6 +87,15 @@ def _further(results: Table, split: str) -> list[str]:
     if f"{split}/{name}_size" in results:
       size = shown(results, f"{split}/{name}_size", digits=3)
       lines.append(f"{indent}{name} sets: {size} classes, with the label in {percent(f'{name}_coverage')}")
+  if f"{split}/conformal_width" in results:
+    width = shown(results, f"{split}/conformal_width", digits=4)
+    lines.append(f"{indent}conformal intervals hold {percent('conformal_coverage')}, mean width {width}")
+  if f"{split}/laplace_nlpd" in results:
+    nlpd = shown(results, f"{split}/laplace_nlpd", digits=4)
+    lines.append(
+      f"{indent}by Laplace: NLPD {nlpd}, 90 % intervals hold {percent('laplace_coverage')}, "
+      f"mean width {shown(results, f'{split}/laplace_width', digits=4)}"
+    )
   titles = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1", "tuned_f1": "F1, tuned"}
   for name, title in titles.items():
     if f"{split}/{name}_macro" in results:

@@ -18,15 +18,20 @@ class Standard(NamedTuple):
 
   def learned(self, labels: Array) -> Array:
     """Targets `[batch]` or `[batch, targets]` in the units of the data as a network learns them."""
-    return (labels - jnp.asarray(self.mean, labels.dtype)) / jnp.asarray(self.std, labels.dtype)
+    return (labels - _of_rank(self.mean, labels)) / _of_rank(self.std, labels)
 
   def original(self, outputs: Array) -> Array:
     """The inverse of `learned`."""
-    return self.distance(outputs) + jnp.asarray(self.mean, outputs.dtype)
+    return self.distance(outputs) + _of_rank(self.mean, outputs)
 
   def distance(self, outputs: Array) -> Array:
     """Differences of learned targets, in the units of the data."""
-    return outputs * jnp.asarray(self.std, outputs.dtype)
+    return outputs * _of_rank(self.std, outputs)
+
+
+def _of_rank(values: float | tuple[float, ...], like: Array) -> Array:
+  """A number, or numbers along the last axis, with as many axes as `like`."""
+  return jnp.asarray(values, like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
 
 
 class Examples(NamedTuple):

@@ -1,0 +1,303 @@
+"""Labels that are numbers: against float64 NumPy, SciPy and scikit-learn."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+from scipy import stats
+from sklearn import linear_model, metrics
+
+from configs.regression_diabetes import get_config
+from jaxreg import train
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.data import sources
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.jobs.report import report
+from jaxreg.train.run import manifest
+from jaxreg.train.step.batch import Standard
+from jaxreg.train.step.metrics import summarize
+from jaxreg.train.step.targets import Numbers
+
+FIELDS = {
+  "data.name": "diabetes",
+  "method.name": "squared_error",
+  "data.limit": 0,
+  "model.MLP.dropout_rate": 0.0,
+  "epochs": 3,
+}
+DATA = sources.diabetes()
+SPEC = DATA.describe()
+MEAN, STD = SPEC.label_mean[0], SPEC.label_std[0]
+METHODS = ("squared_error", "huber", "gaussian_nll", "student_t_nll", "pinball")
+
+
+def inputs_of(split):
+  return (split.inputs - np.array(DATA.mean)) / np.array(DATA.std)
+
+
+def test_the_data_are_those_of_scikit_learn():
+  assert (SPEC.num_classes, SPEC.sizes, SPEC.class_counts) == (0, {"train": 264, "val": 89, "test": 89}, ())
+  np.testing.assert_allclose(DATA.train.labels.mean(), MEAN, rtol=1e-5)
+  np.testing.assert_allclose(inputs_of(DATA.train).std(0), 1, rtol=1e-5)
+  assert not {*map(tuple, DATA.train.inputs)} & {*map(tuple, DATA.test.inputs)}
+
+
+def stepped(batch, spec=SPEC, **fields):
+  """The metrics of the first step, and the head's outputs before it."""
+  program = build(runs.make_config({**FIELDS, **fields}), spec)
+  state = program.init(0)
+  _, sums = jax.jit(program.train_step)(state, batch)
+  outputs, _ = program.apply_fn(state.params, {}, jnp.asarray(batch["inputs"]), key=None, train=False)
+  float64 = {name: np.asarray(value, np.float64) for name, value in outputs.items()}
+  return {name: float(total) / float(count) for name, (total, count) in sums.items()}, float64
+
+
+def surprise(name, outputs, y):
+  """The losses in float64; `y` is standardised."""
+  f = outputs["outputs"]
+  if name == "squared_error":
+    return (y - f) ** 2
+  if name == "huber":
+    return np.where(abs(y - f) <= 1, (y - f) ** 2 / 2, abs(y - f) - 0.5)
+  if name == "pinball":
+    levels, error = np.array([0.05, 0.5, 0.95]), y[..., None] - f
+    return np.maximum(levels * error, (levels - 1) * error).mean(-1)
+  std = np.exp(outputs["log_vars"] / 2)
+  if name == "student_t_nll":
+    return -stats.t.logpdf(
+      y, 4, f, std / np.sqrt(2)
+    )  # the variance of a t of 4 degrees is twice its scale's square
+  return -stats.norm.logpdf(y, f, std)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_loss_is_the_mean_over_weighted_examples(name):
+  labels, weights = DATA.train.labels[:32], np.float32(np.arange(32) % 3)
+  got, outputs = stepped(
+    {"inputs": DATA.train.inputs[:32], "labels": labels, "weights": weights}, **{"method.name": name}
+  )
+  want = surprise(name, outputs, (labels.astype(np.float64) - MEAN) / STD)
+  assert got[name] == pytest.approx(np.average(want, weights=weights), rel=1e-4)
+  assert got["loss"] == pytest.approx(got[name])
+  point = outputs["outputs"][:, 1] if name == "pinball" else outputs["outputs"]
+  point = np.sort(outputs["outputs"])[:, 1] if name == "pinball" else point
+  mae = np.average(abs(point * STD + MEAN - labels), weights=weights)
+  assert got["mae"] == pytest.approx(mae, rel=1e-4)
+
+
+def several(rng, missing=True):
+  """Three targets of very different sizes, a few of them unknown."""
+  x = rng.normal(size=(120, 5)).astype(np.float32)
+  y = (x @ rng.normal(size=(5, 3)) + rng.normal(size=(120, 3))) * np.array([1, 100, 1e-3]) + np.array(
+    [0, 1e3, 5]
+  )
+  y = y.astype(np.float32)
+  if missing:
+    y[::7, 1] = np.nan
+  parts = [Split(x[i : i + 40], y[i : i + 40]) for i in (0, 40, 80)]
+  return Dataset(*parts, num_classes=0).checked()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_unknown_targets_have_no_effect(name):
+  data = several(np.random.default_rng(0))
+  spec, split = data.describe(), data.train
+  got, outputs = stepped({"inputs": split.inputs, "labels": split.labels}, spec, **{"method.name": name})
+  known = np.isfinite(split.labels)
+  y = (split.labels.astype(np.float64) - np.array(spec.label_mean)) / np.array(spec.label_std)
+  want = surprise(name, outputs, np.where(known, y, 0))
+  assert outputs["outputs"].shape[:2] == (40, 3)
+  assert got[name] == pytest.approx(want[known].mean(), rel=1e-4)
+  # An example without any target counts for nothing, even if its inputs are broken.
+  batch = {"inputs": split.inputs.copy(), "labels": split.labels.copy()}
+  batch["inputs"][3], batch["labels"][3] = np.nan, np.nan
+  broken, _ = stepped(batch, spec, **{"method.name": name})
+  left, _ = stepped(
+    {part: np.delete(array, 3, 0) for part, array in batch.items()}, spec, **{"method.name": name}
+  )
+  assert broken["loss"] == pytest.approx(left["loss"], rel=1e-5)
+
+
+def test_the_metrics_are_those_of_scikit_learn():
+  rng = np.random.default_rng(1)
+  labels, means = rng.normal(50, 7, (200, 2)), rng.normal(50, 7, (200, 2))
+  variances, standard = rng.uniform(20, 60, (200, 2)), Standard((40.0, 60.0), (5.0, 9.0))
+  moments = jnp.stack([jnp.float32(means), jnp.float32(variances)], axis=-1)
+  target = Numbers(standard, "moments", alpha=0.2)
+  batch = {"inputs": jnp.zeros((200, 3)), "labels": jnp.float32(labels)}
+  sums = target.metrics(moments, train.step.batch.make_examples(batch, 1.0, standard))
+  found = summarize(jax.tree.map(lambda x: np.asarray(x)[None], sums), "test")
+  want = {
+    "rmse": np.sqrt(metrics.mean_squared_error(labels, means)),
+    "mae": metrics.mean_absolute_error(labels, means),
+    "r2": metrics.r2_score(labels, means),
+    "nlpd": -stats.norm.logpdf(labels, means, np.sqrt(variances)).mean(),
+    "coverage": (abs(labels - means) <= stats.norm.ppf(0.9) * np.sqrt(variances)).mean(),
+    "width": (2 * stats.norm.ppf(0.9) * np.sqrt(variances)).mean(),
+  }
+  assert {name: pytest.approx(value, rel=1e-4) for name, value in want.items()} == {
+    name.removeprefix("test/"): float(value[0]) for name, value in found.items()
+  }
+
+
+def test_members_are_one_mixture():
+  """The moments of draws from the members."""
+  rng = np.random.default_rng(2)
+  means, variances = rng.normal(size=3), rng.uniform(0.5, 2, 3)
+  target = Numbers(Standard(0.0, 1.0), "moments")
+  mean, variance = target.mean(jnp.stack([jnp.float32(means), jnp.float32(variances)], axis=-1)[:, None])[0]
+  draws = rng.normal(means, np.sqrt(variances), (400_000, 3))
+  assert mean == pytest.approx(draws.mean(), abs=0.01)
+  assert variance == pytest.approx(draws.var(), abs=0.02)
+
+
+ESTIMATORS = {
+  "ridge": linear_model.Ridge(alpha=0.05 * 264),
+  "lasso": linear_model.Lasso(alpha=0.05, tol=1e-10),
+  "elastic_net": linear_model.ElasticNet(alpha=0.05, l1_ratio=0.5, tol=1e-10),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_linear_models_are_those_of_scikit_learn(name, tmp_path, light_runs):
+  config = get_config(name)
+  config.epochs = 1500
+  train.train(config, tmp_path)
+  state = runs.final_state(tmp_path)
+  layer = jax.tree.map(np.squeeze, state["params"]["head"]["outputs"])
+  fitted = ESTIMATORS[name].fit(inputs_of(DATA.train), (DATA.train.labels - MEAN) / STD)
+  np.testing.assert_allclose(layer["kernel"], fitted.coef_, atol=1e-4)
+  np.testing.assert_array_equal(layer["kernel"] == 0, fitted.coef_ == 0)
+  predict = train.load(tmp_path)
+  want = fitted.predict(inputs_of(DATA.test)) * STD + MEAN
+  np.testing.assert_allclose(predict(DATA.test.inputs), want, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, light_module):
+  workdir = tmp_path_factory.mktemp("regression")
+  train.train(runs.make_config(FIELDS), workdir)
+  return workdir
+
+
+def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
+  config = runs.make_config({**FIELDS, "job": "evaluate", "evaluate.measures": ("conformal", "laplace")})
+  found = train.evaluate(config, trained)
+  predict = train.load(trained)
+  assert repr(predict) == "Predictor(inputs [batch, 10] float32 -> numbers, step 24)"
+  point, held = np.asarray(predict(DATA.test.inputs)), np.asarray(predict(DATA.val.inputs))
+  assert found["test/rmse"] == pytest.approx(
+    np.sqrt(metrics.mean_squared_error(DATA.test.labels, point)), rel=1e-5
+  )
+  assert found["test/r2"] == pytest.approx(metrics.r2_score(DATA.test.labels, point), rel=1e-4)
+  # Split conformal: the ceil(0.9 * 90)-th of the 89 residuals.
+  margin = np.sort(abs(DATA.val.labels - held))[int(np.ceil(0.9 * 90)) - 1]
+  assert found["test/conformal_width"] == pytest.approx(2 * margin, rel=1e-4)
+  covered = (abs(DATA.test.labels - point) <= margin).mean()
+  assert found["test/conformal_coverage"] == pytest.approx(covered, abs=1e-6)
+  with pytest.raises(ValueError, match="classify needs a model of classes"):
+    predict.classify(DATA.test.inputs)
+  told = report(found, config, trained)
+  assert all(word in told for word in ("RMSE", "R2", "conformal intervals hold", "by Laplace: NLPD"))
+
+
+def test_last_layer_laplace_is_bayesian_linear_regression(tmp_path, light_runs):
+  """Without hidden layers, the posterior has a closed form."""
+  fields = {**FIELDS, "model.MLP.widths": (), "epochs": 200, "optimizer.learning_rate": 0.02}
+  train.train(runs.make_config(fields), tmp_path)
+  config = runs.make_config({**fields, "job": "evaluate", "evaluate.measures": ("laplace",)})
+  found = train.evaluate(config, tmp_path)
+  predict = train.load(tmp_path)
+  one = lambda split: np.c_[inputs_of(split), np.ones(len(split))]
+  errors = (np.asarray(predict(DATA.train.inputs)) - DATA.train.labels) / STD
+  noise, x = (errors**2).mean(), one(DATA.train)
+  inverse = np.linalg.inv(x.T @ x / noise + found["test/laplace_precision"] * np.eye(11))
+  std = STD * np.sqrt(np.einsum("nd,de,ne->n", one(DATA.test), inverse, one(DATA.test)) + noise)
+  point = np.asarray(predict(DATA.test.inputs), np.float64)
+  want = -stats.norm.logpdf(DATA.test.labels, point, std).mean()
+  assert found["test/laplace_nlpd"] == pytest.approx(want, rel=1e-4)
+  assert found["test/laplace_width"] == pytest.approx(2 * stats.norm.ppf(0.95) * std.mean(), rel=1e-3)
+
+
+def test_a_run_is_resumed_to_the_same_bits(trained, light_runs, tmp_path):
+  train.train(runs.make_config({**FIELDS, "epochs": 2}), tmp_path)
+  assert max(manifest.good_steps(tmp_path)) < max(manifest.good_steps(trained))
+  train.train(runs.make_config(FIELDS), tmp_path)
+  runs.assert_bitwise(runs.final_state(tmp_path), runs.final_state(trained))
+
+
+OTHERS = {
+  "dropout and MC dropout": {"model.MLP.dropout_rate": 0.2, "evaluate.mc_samples": 3},
+  "an ensemble": {"replicas": 2, "ensemble": 2, "method.name": "gaussian_nll"},
+  "EMA": {"average.name": "ema"},
+  "early stopping": {"average.name": "early_stopping"},
+  "SWAG": {"average.name": "swag", "method.name": "pinball"},
+  "SAM": {"optimizer.name": "sam"},
+  "l1": {"regularizers.names": ("l1",)},
+  "VAT": {"regularizers.names": ("virtual_adversarial",)},
+  "FGSM": {"regularizers.names": ("fgsm", "gradient_penalty", "jacobian_penalty")},
+  "mixup": {"augment.names": ("mixup",), "method.name": "student_t_nll"},
+  "manifold mixup": {"augment.names": ("manifold_mixup",)},
+  "unlabelled": {"noise.names": ("gaussian_noise",)},
+}
+
+
+@pytest.mark.parametrize("fields", OTHERS.values(), ids=OTHERS)
+def test_regularizers_train_numbers(fields, tmp_path, light_runs):
+  results = train.train(runs.make_config({**FIELDS, **fields}), tmp_path)
+  assert results["test/rmse"] < 1.5 * STD
+
+
+MISTAKES = {
+  "a loss of classes": ({"method.name": "softmax"}, "labels of the data are numbers, which need one of"),
+  "a term of classes": ({"regularizers.names": ("r_drop",)}, "r_drop needs classes"),
+  "label noise": ({"noise.names": ("label_noise",)}, "label_noise needs classes"),
+  "geometric means": ({"evaluate.combine": "geometric", "evaluate.mc_samples": 3}, "geometric needs classes"),
+  "class weights": ({"method.class_weights": "inverse"}, "method.class_weights: needs"),
+  "balanced classes": ({"data.balanced": True}, "data.balanced: needs"),
+  "a subset": ({"data.subset.per_class": 3}, "data.subset: needs one class per example, got numbers"),
+  "flipped labels": ({"data.flipped_labels.rate": 0.1}, "needs one class per example, got numbers"),
+  "levels": ({"method.name": "pinball", "method.pinball.loss.levels": (0.9, 0.1)}, "loss.levels: must be"),
+  "degrees": (
+    {"method.name": "student_t_nll", "method.student_t_nll.loss.df": 2.0},
+    "loss.df: must be above 2",
+  ),
+}
+
+
+@pytest.mark.parametrize(("fields", "told"), MISTAKES.values(), ids=MISTAKES)
+def test_what_needs_classes_is_refused(fields, told, tmp_path):
+  with pytest.raises(train.RunError, match=told) as refused:
+    train.train(runs.make_config({**FIELDS, **fields}), tmp_path / "run")
+  assert "\n" not in str(refused.value)
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_metric_or_a_method_of_other_labels_is_refused():
+  with pytest.raises(train.RunError, match="checkpoint.best: must be auto or val/rmse, val/mae where"):
+    build(runs.make_config({**FIELDS, "checkpoint.best": "val/error"}), SPEC)
+  with pytest.raises(train.RunError, match="are 10 classes, which need one of softmax"):
+    build(runs.make_config({"method.name": "squared_error"}), sources.digits().describe())
+
+
+def test_labels_that_are_not_finite_are_told():
+  labels = DATA.train.labels.copy()
+  labels[7] = np.nan
+  broken = dataclasses.replace(DATA, train=dataclasses.replace(DATA.train, labels=labels))
+  with pytest.raises(train.RunError, match="split train: labels must be finite, got nan at position 7"):
+    broken.checked()
+
+
+def test_a_program_for_a_loop_of_ones_own():
+  config = runs.make_config({**FIELDS, "data.name": "digits"})
+  given = {"input_shape": (10,), "num_classes": 0, "num_examples": 264}
+  program = train.make_program(config, **given, label_mean=(MEAN,), label_std=(STD,))
+  state = program.init(0)
+  batch = {"inputs": np.float32(inputs_of(DATA.train)), "labels": DATA.train.labels}
+  _, sums = jax.jit(program.train_step)(state, batch)
+  outputs, _ = program.apply_fn(state.params, {}, batch["inputs"], key=None, train=False)
+  want = surprise("squared_error", jax.device_get(outputs), (DATA.train.labels - MEAN) / STD).mean()
+  assert float(sums["loss"][0] / sums["loss"][1]) == pytest.approx(want, rel=1e-5)
