@@ -100,10 +100,10 @@ def images(num_classes, shape, *sizes):
 
 
 def describe(config, choice):
-  """What the data of a config looks like; nothing but the digits is read."""
+  """What the data of a config looks like; nothing is read but what scikit-learn has."""
   data, subset = config.data, config.data.subset
   of = data.tfds.name if data.name == "tfds" else choice
-  if data.name == "digits":
+  if data.name in ("digits", "diabetes"):
     return load_data(config).describe()
   if of in PHOTOGRAPHS:
     classes, *sizes = PHOTOGRAPHS[of]

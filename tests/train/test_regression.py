@@ -277,7 +277,7 @@ def test_what_needs_classes_is_refused(fields, told, tmp_path):
 
 
 def test_a_metric_or_a_method_of_other_labels_is_refused():
-  with pytest.raises(train.RunError, match="checkpoint.best: must be auto or val/rmse, val/mae where"):
+  with pytest.raises(train.RunError, match=r"checkpoint\.best: must be auto or val/rmse, val/mae where"):
     build(runs.make_config({**FIELDS, "checkpoint.best": "val/error"}), SPEC)
   with pytest.raises(train.RunError, match="are 10 classes, which need one of softmax"):
     build(runs.make_config({"method.name": "squared_error"}), sources.digits().describe())
