@@ -29,7 +29,8 @@ class Report(NamedTuple):
   def __str__(self) -> str:
     width = max(map(len, ("term", *self.value)))
     lines = [f"{'term':<{width}} {'value':>12} {'gradient':>9} {'cosine':>7}"]
-    for name in self.value:
+    # `jit` sorts the names.
+    for name in ("data", *(name for name in self.value if name not in ("data", "loss")), "loss"):
       value, norm, cosine = (np.asarray(column[name]) for column in self)
       if value.ndim:
         return repr(self)
