@@ -74,11 +74,11 @@ class NetworkView:
 
 
 class LossPass(NamedTuple):
-  """What the loss of a step gives beside its value; `view` is for the example terms, if there are any."""
+  """What the loss of a step gives beside its value; the first example term calls `view`."""
 
   outputs: Outputs
   model_state: ModelState
-  view: NetworkView | None
+  view: Callable[[], NetworkView]
 
 
 def make_view_fn(

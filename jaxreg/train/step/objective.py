@@ -76,7 +76,8 @@ def make_objective(
       params, state.model_state, examples.inputs, key=apply_key, train=True, **mixing
     )
     values = loss_terms(loss_key, examples, outputs)
-    return values, LossPass(outputs, model_state, make_view(params, given, outputs) if terms else None)
+    view = functools.cache(functools.partial(make_view, params, given, outputs))
+    return values, LossPass(outputs, model_state, view)
 
   def objective(
     params: Params, state: TrainState, batch: Batch, key: Key
