@@ -233,9 +233,9 @@ def compose(
     ValueError: in a call, for a schedule without `step`.
 
   Example:
-    >>> from jaxreg import penalties
+    >>> from jaxreg import objective, penalties
     >>> loss_fn = lambda params, batch, *, key: (params["kernel"] * batch).sum()
-    >>> ridge = compose(loss_fn, {"l2": penalty(penalties.l2, weight=0.1)})
+    >>> ridge = compose(loss_fn, {"l2": objective.penalty(penalties.l2, weight=0.1)})
     >>> ridge({"kernel": jnp.array([2.0])}, jnp.array([1.0]))
     Array(2.2, dtype=float32)
     >>> print(ridge.report({"kernel": jnp.array([2.0])}, jnp.array([-1.0])))
