@@ -12,7 +12,7 @@ import optax
 from flax import linen as nn
 from flax import nnx
 
-from jaxreg import adversarial, losses, penalties
+from jaxreg import adversarial, losses, objective, penalties
 
 INPUTS = 3 + 2 * jax.random.normal(jax.random.key(0), (64, 8))
 LABELS = (INPUTS[:, 0] > 3).astype(int)
@@ -31,13 +31,14 @@ def train(logits_fn, params, stats, num_steps=30):
 
   attack = functools.partial(adversarial.fgsm, eps=0.1)
   robust = adversarial.adversarial_loss(loss_fn, attack, attacked_fn=attacked_fn, has_aux=True)
-  objective = penalties.penalized(robust, (1e-4, penalties.l2), has_aux=True)
+  terms = {"l2": objective.penalty(penalties.l2, weight=1e-4)}
+  regularized = objective.compose(robust, terms, has_aux=True)
   optimizer = optax.adam(1e-2)
 
   @jax.jit
   def step(params, state, stats):
     batch = {"inputs": INPUTS, "labels": LABELS, "stats": stats}
-    (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(params, batch, key=None)
+    (loss, stats), grads = jax.value_and_grad(regularized, has_aux=True)(params, batch, key=None)
     updates, state = optimizer.update(grads, state, params)
     return optax.apply_updates(params, updates), state, stats, loss
 

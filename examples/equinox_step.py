@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreg import losses, noise, penalties
+from jaxreg import losses, noise, objective, penalties
 
 params, static = eqx.partition(eqx.nn.Linear(64, 10, key=jax.random.key(1)), eqx.is_inexact_array)
 optimizer = optax.adam(1e-2)
@@ -23,7 +23,8 @@ def loss_fn(params, batch, *, key):
 
 @jax.jit
 def step(params, state, batch, key):
-  loss, grads = jax.value_and_grad(penalties.penalized(loss_fn, (1e-3, penalties.l1)))(params, batch, key=key)
+  regularized = objective.compose(loss_fn, {"l1": objective.penalty(penalties.l1, weight=1e-3)})
+  loss, grads = jax.value_and_grad(regularized)(params, batch, key=key)
   updates, state = optimizer.update(grads, state, params)
   return optax.apply_updates(params, updates), state, loss
 

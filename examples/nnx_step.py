@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxreg import losses, penalties
+from jaxreg import losses, objective, penalties
 
 graph, params = nnx.split(nnx.Linear(64, 10, rngs=nnx.Rngs(1)))
 optimizer = optax.adam(1e-2)
@@ -22,8 +22,8 @@ def loss_fn(params, batch, *, key):
 
 @jax.jit
 def step(params, state, batch, key):
-  objective = penalties.penalized(loss_fn, (1e-3, penalties.l2))
-  loss, grads = jax.value_and_grad(objective)(params, batch, key=key)
+  regularized = objective.compose(loss_fn, {"l2": objective.penalty(penalties.l2, weight=1e-3)})
+  loss, grads = jax.value_and_grad(regularized)(params, batch, key=key)
   updates, state = optimizer.update(grads, state, params)
   return optax.apply_updates(params, updates), state, loss
 

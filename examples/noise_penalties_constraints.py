@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreg import constraints, noise, penalties
+from jaxreg import constraints, noise, objective, penalties
 
 
 def loss_fn(params, batch, *, key):
@@ -17,12 +17,16 @@ def loss_fn(params, batch, *, key):
   return jnp.mean((batch[0] @ noisy["kernel"] - batch[1]) ** 2)
 
 
-objective = penalties.penalized(loss_fn, (1e-3, penalties.l1), (1e-4, penalties.group_lasso))
+terms = {
+  "l1": objective.penalty(penalties.l1, weight=1e-3),
+  "group_lasso": objective.penalty(penalties.group_lasso, weight=1e-4),
+}
+regularized = objective.compose(loss_fn, terms)
 project = constraints.project(functools.partial(constraints.max_norm, limit=1.0))
 optimizer = optax.chain(optax.adam(1e-2), project)  # the norm of each unit's weights
 
 params, batch = {"kernel": jnp.ones((8, 3))}, (jnp.ones((16, 8)), jnp.zeros((16, 3)))
-grads = jax.grad(objective)(params, batch, key=jax.random.key(0))
+grads = jax.grad(regularized)(params, batch, key=jax.random.key(0))
 updates, state = optimizer.update(grads, optimizer.init(params), params)
 params = optax.apply_updates(params, updates)
 

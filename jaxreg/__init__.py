@@ -13,6 +13,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing for unused ones:
 - `ensembles`: means of predictions, dropout's masks, Monte Carlo prediction, bagging
 - `augment`: `(key, batch, *, ...) -> batch`
 - `adversarial`: `([key,] loss_of_inputs, x, *, ...) -> x`; `pgd` and `vat_loss` take a key, `fgsm` none
+- `objective`: `compose(loss_fn, terms) -> loss_fn`: your loss with all of the above, and what each term adds
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
 - `symmetry`: permuted and rescaled units, changes of coordinates, checks of invariance
 - `flatness`: loss profiles, curvature and noise covariances of any model
@@ -58,6 +59,7 @@ __all__ = [
   "losses",
   "models",
   "noise",
+  "objective",
   "optim",
   "paths",
   "penalties",

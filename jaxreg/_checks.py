@@ -265,7 +265,8 @@ def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
   try:
     signature.bind(*[None] * takes)
   except TypeError as error:
-    called = getattr(function, "__name__", type(function).__name__)
+    plain = getattr(function, "func", function)  # of `functools.partial`
+    called = getattr(plain, "__name__", type(plain).__name__)
     raise TypeError(
       f"{name} must be a function {form}, got {called}: {error}; functools.partial binds options"
     ) from None

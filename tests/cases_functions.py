@@ -21,6 +21,7 @@ from jaxreg import (
   ensembles,
   losses,
   noise,
+  objective,
   penalties,
 )
 
@@ -129,13 +130,17 @@ def one_step(transform):
   return lambda params, updates: transform.update(updates, transform.init(params), params)[0]
 
 
-def mean_square(params, batch, *, key):
-  return jnp.square(batch @ params["kernel"].T).mean() + params["bias"].sum()
+def square(params, batch, *, key):
+  outputs = batch @ params["kernel"].T
+  return jnp.square(outputs).mean(axis=-1) + params["bias"].sum(), outputs
 
 
 def penalised(params, x):
-  terms = ((0.5, penalties.l2), (0.25, penalties.l1))
-  return penalties.penalized(mean_square, *terms)(params, x, key=None)
+  terms = {
+    "l2": objective.penalty(penalties.l2, weight=0.5),
+    "activity": objective.example_term(lambda key, view: penalties.l1_activity(view.aux), weight=0.25),
+  }
+  return objective.compose(square, terms, has_aux=True)(params, x)[0]
 
 
 same = functools.partial(row, output="same")
@@ -299,7 +304,7 @@ CASES = (
     for name in ("auroc", "fpr_at_tpr")
   ),
   row("calibration.temper", {"logits": SCORES}, lambda logits: calibration.temper(logits, temperature=2.0)),
-  row("penalties.penalized", {"params": SQUARE, "x": SCORES}, penalised),
+  row("objective.compose", {"params": SQUARE, "x": SCORES}, penalised),
   same(
     "constraints.project",
     {"params": TREE, "updates": TREE},
@@ -330,6 +335,5 @@ COMPUTE_NARROW = {
   "ensembles.mc_regress",
   "penalties.gradient_penalty",
   "penalties.jacobian_penalty",
-  "penalties.penalized",
-  "penalties.penalized_terms",
+  "objective.compose",
 }

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreg import adversarial, constraints, flatness, noise, penalties
+from jaxreg import adversarial, constraints, flatness, noise, objective, penalties
 from jaxreg._checks import (
   check_count,
   check_floating,
@@ -198,7 +198,7 @@ def test_check_loss_fn_passes(loss_fn):
   "use",
   [
     check_loss_fn,
-    lambda loss_fn: penalties.penalized(loss_fn, (0.1, penalties.l2)),
+    lambda loss_fn: objective.compose(loss_fn, {}),
     lambda loss_fn: adversarial.adversarial_loss(loss_fn, lambda loss, x: x),
     lambda loss_fn: flatness.hvp(loss_fn, jnp.ones(2), None),
     lambda loss_fn: flatness.chunked(loss_fn, 2),
@@ -273,10 +273,10 @@ def test_options_that_are_arrays_are_the_same_eagerly_and_compiled(use):
     ),
     (lambda: constraints.proximal(constraints.prox_l1, 0.1), "prox must be .*prox_l1: .*'weight'; functools"),
     (
-      lambda: penalties.penalized(_loss, (0.1, penalties.elastic_net)),
+      lambda: objective.penalty(penalties.elastic_net, weight=0.1),
       "penalty must.*elastic_net: .*ratio",
     ),
-    (lambda: penalties.penalized(_loss, (0.1, penalties.l2_sp)), "penalty must.*l2_sp: .*'reference'"),
+    (lambda: objective.penalty(penalties.l2_sp, weight=0.1), "penalty must.*l2_sp: .*'reference'"),
     (
       lambda: constraints.project(lambda: None),
       "projection must be a function .*got <lambda>",

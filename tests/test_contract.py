@@ -33,6 +33,7 @@ FOLDERS = (
   "calibration",
   "optim",
   "flatness",
+  "objective",
 )
 
 # What no case calls: analyses (`flatness`), which run once and not in a step, and what has no
@@ -70,6 +71,8 @@ ELSEWHERE = {
   "noise/test_structured_dropout.py": "noise.drop_path_rates",
   "noise/test_layer.py": "noise.layer",
   "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise_init",
+  "ensembles/test_sweep.py": "ensembles.sweep",
+  "objective/test_compose.py": "objective.example_term objective.penalty objective.perturbation",
   "optim/test_path_sgd.py": "optim.path_norm",
   "test_sums.py": "calibration.merge",
 }

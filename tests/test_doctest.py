@@ -28,6 +28,7 @@ SUBPACKAGES = (
   "adversarial",
   "calibration",
   "flatness",
+  "objective",
 )
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -69,6 +70,14 @@ def pyhessian_readme(it):
   assert (it.layers.top_eigenvalues <= it.top.values[0] * 1.001).all()
   assert (it.folder / "density.png").stat().st_size > 5000
   assert it.profile.shape == (21,)
+
+
+def objective(it):
+  """Every form learns; the gradient of a batch that is split over devices is that of the whole one."""
+  assert it.HISTORY.keys() >= {"plain", "linen", "flax_nnx", "equinox"}
+  assert all(history[-1] < history[0] - 0.2 for history in it.HISTORY.values())
+  chex.assert_trees_all_close(it.split, it.whole, rtol=1e-4, atol=1e-6)
+  assert {line.split()[0] for line in str(it.report).splitlines()} == {"term", "data", *it.TERMS, "loss"}
 
 
 def group_softmax(it):

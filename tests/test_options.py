@@ -16,6 +16,7 @@ from jaxreg import (
   ensembles,
   losses,
   noise,
+  objective,
   penalties,
   reparam,
 )
@@ -44,7 +45,7 @@ def attacked(**options):
 
 
 def penalised(weight):
-  return penalties.penalized(lambda params, batch, *, key: jnp.zeros(()), (weight, penalties.l2))
+  return objective.penalty(penalties.l2, weight=weight)
 
 
 def posterior(x, precision):

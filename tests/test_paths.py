@@ -14,7 +14,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxreg import constraints, flatness, noise, optim, paths, penalties
+from jaxreg import constraints, flatness, noise, objective, optim, paths, penalties
 
 TREE = {
   "Dense_0": {"kernel": 1.0, "bias": 2.0},
@@ -205,8 +205,8 @@ def test_an_array_without_a_name_is_told_so():
 def test_messages_take_one_line():
   model = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
   for use in (
-    lambda: penalties.penalized(lambda params, batch, *, key: 0.0, model),  # type: ignore[arg-type]
-    lambda: penalties.penalized({"model": model}),  # type: ignore[arg-type]
+    lambda: objective.compose(lambda params, batch, *, key: 0.0, {"model": model}),  # type: ignore[arg-type]
+    lambda: objective.compose({"model": model}, {}),  # type: ignore[arg-type]
     lambda: optim.sam(model),  # type: ignore[arg-type]
     lambda: paths.select(model, {"a": 1}.values()),
     lambda: paths.select({"a": 1}, (model.layers[0].weight,)),

@@ -17,7 +17,7 @@ import optax
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import Lasso
 
-from jaxreg import constraints, penalties
+from jaxreg import constraints, objective, penalties
 
 # %%
 # The problem
@@ -67,7 +67,8 @@ def proximal(alpha):
 
 @jax.jit
 def subgradient(alpha):
-  return descend(penalties.penalized(loss_fn, (alpha, penalties.l1)), optax.sgd(rate))
+  terms = {"l1": objective.penalty(penalties.l1, weight=alpha)}
+  return descend(objective.compose(loss_fn, terms), optax.sgd(rate))
 
 
 alphas = np.geomspace(0.003, 0.6, 25)

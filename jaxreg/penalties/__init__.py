@@ -1,7 +1,7 @@
 """Penalties: `(params, *, mask=kernels_only, ...) -> scalar`, and on activations `[batch, ...] -> [batch]`.
 
-A penalty does not include its weight: the objective is the loss plus weight times penalty, as `penalized`
-builds it. `mask` selects parameters as `jaxreg.paths` says; None stands for the default, `kernels_only`.
+A penalty does not include its weight: `objective.compose` adds weight times penalty to a loss. `mask`
+selects parameters as `jaxreg.paths` says; None stands for the default, `kernels_only`.
 """
 
 from jaxreg._names import suggest_names
@@ -18,7 +18,6 @@ from jaxreg.penalties._l1 import l1 as l1
 from jaxreg.penalties._l2 import l2 as l2
 from jaxreg.penalties._learned_dropout import learned_dropout as learned_dropout
 from jaxreg.penalties._orthogonality import orthogonality as orthogonality
-from jaxreg.penalties._penalized import penalized as penalized
 from jaxreg.penalties._priors import gaussian_prior as gaussian_prior
 from jaxreg.penalties._priors import laplace_prior as laplace_prior
 from jaxreg.penalties._tying import l2_sp as l2_sp

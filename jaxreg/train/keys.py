@@ -1,14 +1,14 @@
 """Every random stream of a run has a name here; the seed and the step determine each draw.
 
-A run has one root key, which never changes. Only this file folds numbers into it.
+A run has one root key, which never changes. Only this file folds numbers into it, and `named` a name.
 """
 
-import zlib
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from jaxreg._keys import named as named
 from jaxreg.typing import Array, Key
 
 # Numbers that are folded into the root key like the number of a step; no run makes as many steps.
@@ -67,11 +67,6 @@ def part(step: Key, number: Array) -> Key:
 def numbered(key: Key, number: Array | int) -> Key:
   """The key of one of several draws in a row, such as augmentations; a draw after it changes none before."""
   return jax.random.fold_in(key, number)
-
-
-def named(key: Key, name: str) -> Key:
-  """The key of a draw with a name, such as a regularizer; no other draw changes it."""
-  return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def optimizer(root: Key, number: Array) -> Key:

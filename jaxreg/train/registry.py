@@ -373,7 +373,8 @@ def infer(group: str, thing: Any, name: str) -> Entry | None:
   elif kind == "method":
     needs = tuple(name for name in ("input_shape", "label_shape") if name in names)
     if not isinstance(thing, Method):
-      thing = LOSSES[tuple(names)[:2]](thing, name)
+      # The sum of all terms is called loss.
+      thing = LOSSES[tuple(names)[:2]](thing, "data" if name == "loss" else name)
   return Entry(thing, kind, needs=needs)
 
 

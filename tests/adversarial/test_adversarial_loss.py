@@ -10,7 +10,7 @@ import oracles
 import pytest
 from contract import jit
 
-from jaxreg import adversarial, noise, penalties
+from jaxreg import adversarial, noise, objective
 
 RNG = np.random.default_rng(0)
 X, W = RNG.normal(size=(6, 3)), RNG.normal(size=3)
@@ -115,7 +115,7 @@ def test_what_comes_with_the_loss_is_that_of_the_clean_inputs():
   w = jnp.asarray(W)
   plain = jax.value_and_grad(adversarial.adversarial_loss(loss_fn, attack))(w, batch)
   paired = adversarial.adversarial_loss(with_mean, attack, has_aux=True)
-  (loss, mean), gradient = jax.value_and_grad(penalties.penalized(paired, has_aux=True), has_aux=True)(
+  (loss, mean), gradient = jax.value_and_grad(objective.compose(paired, {}, has_aux=True), has_aux=True)(
     w, batch
   )
   chex.assert_trees_all_equal((loss, gradient), plain)

@@ -11,7 +11,8 @@ import pytest
 from contract import jit
 
 from jaxreg.constraints import max_norm, project, prox_non_negative
-from jaxreg.penalties import l2, penalized
+from jaxreg.objective import compose, penalty
+from jaxreg.penalties import l2
 
 non_negative = optax.projections.projection_non_negative
 WHERE = "norm penalties as constrained optimization"
@@ -77,7 +78,7 @@ def product_loss(params):
 def test_dead_units(x64):
   """(ab - 1)^2 with alpha (a^2 + b^2) / 2: above alpha = 2 the origin is its only minimum."""
   alpha = 2.5
-  objective = penalized(lambda p, b, *, key: product_loss(p), (alpha, functools.partial(l2, mask="*")))
+  objective = compose(lambda p, b, *, key: product_loss(p), {"l2": penalty(l2, weight=alpha, mask="*")})
   vector = lambda w: objective({"a": w[0], "b": w[1]}, None)
   np.testing.assert_allclose(
     np.linalg.eigvalsh(jit(jax.hessian(vector))(jnp.zeros(2))), [alpha - 2, alpha + 2]

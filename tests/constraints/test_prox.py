@@ -19,7 +19,8 @@ from jaxreg.constraints import (
   proximal,
   soft_threshold,
 )
-from jaxreg.penalties import group_lasso, l1, penalized
+from jaxreg.objective import compose, penalty
+from jaxreg.penalties import group_lasso, l1
 
 STEP, WEIGHT, RATIO = 0.25, 1.6, 0.3
 
@@ -116,7 +117,9 @@ def test_a_chain_reaches_the_solution_with_exact_zeros(x64):
   np.testing.assert_allclose(got, SOLUTION, atol=1e-14)
   assert np.asarray(got).tobytes()[8:] == bytes(16)  # +0.0, bit for bit
   # Steps down the penalty's gradient go to and fro, and reach no zero.
-  loss = lambda params: penalized(lambda p, b, *, key: quadratic(p), (ALPHA, l1))(params, None)
+  loss = lambda params: compose(lambda p, b, *, key: quadratic(p), {"l1": penalty(l1, weight=ALPHA)})(
+    params, None
+  )
   plain = train(loss, optax.sgd(0.3), start, 200)["kernel"]
   assert (plain != 0).all()
   assert np.abs(plain - SOLUTION).max() > 1e-2

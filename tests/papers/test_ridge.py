@@ -7,7 +7,8 @@ import optax
 import pytest
 from contract import jit
 
-from jaxreg.penalties import l2, penalized
+from jaxreg.objective import compose, penalty
+from jaxreg.penalties import l2
 from papers import regularization
 
 ALPHA = 0.7
@@ -78,7 +79,7 @@ def test_minimum_and_its_shrinkage(x64):
   loss = lambda params, batch, *, key: (
     0.5 * jnp.dot(params["kernel"] - w_star, jnp.matmul(h, params["kernel"] - w_star))
   )
-  objective, tx = penalized(loss, (ALPHA, l2)), optax.sgd(0.4)
+  objective, tx = compose(loss, {"l2": penalty(l2, weight=ALPHA)}), optax.sgd(0.4)
 
   def step(_, carry):
     params, state = carry

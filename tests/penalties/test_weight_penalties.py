@@ -14,7 +14,8 @@ from contract import jit
 from flax import nnx, traverse_util
 
 from jaxreg import noise, paths, penalties
-from jaxreg.penalties import group_lasso, l1, l2, orthogonality, penalized
+from jaxreg.objective import compose, penalty
+from jaxreg.penalties import group_lasso, l1, l2, orthogonality
 
 ALPHA, RATE = 0.3, 0.1
 
@@ -45,7 +46,7 @@ def descend(loss, tx, params, steps):
 )
 def test_l2_step(x64):
   params, loss, x, y = regression()
-  after = descend(penalized(loss, (ALPHA, l2)), optax.sgd(RATE), params, 1)
+  after = descend(compose(loss, {"l2": penalty(l2, weight=ALPHA)}), optax.sgd(RATE), params, 1)
   w, b = np.asarray(params["kernel"]), float(params["bias"])
   residual = x @ w + b - y
   np.testing.assert_allclose(after["kernel"], (1 - RATE * ALPHA) * w - RATE * residual @ x / 20, rtol=1e-14)
@@ -55,7 +56,7 @@ def test_l2_step(x64):
 def test_penalty_and_coupled_decay_are_one_trajectory(x64):
   params, loss, *_ = regression()
   decay = optax.chain(optax.add_decayed_weights(ALPHA, paths.kernels_only), optax.sgd(RATE, momentum=0.9))
-  got = descend(penalized(loss, (ALPHA, l2)), optax.sgd(RATE, momentum=0.9), params, 30)
+  got = descend(compose(loss, {"l2": penalty(l2, weight=ALPHA)}), optax.sgd(RATE, momentum=0.9), params, 30)
   chex.assert_trees_all_close(got, descend(loss, decay, params, 30), rtol=1e-12)
 
 
@@ -70,10 +71,12 @@ def test_the_factor_of_a_half(x64):
   curvature = 0.7
   loss = lambda params, batch, *, key=None: 0.5 * curvature * jnp.square(params["kernel"] - 1).sum()
   start = {"kernel": jnp.zeros(1)}
-  minimum = descend(penalized(loss, (ALPHA, l2)), optax.sgd(0.5), start, 200)["kernel"]
+  minimum = descend(compose(loss, {"l2": penalty(l2, weight=ALPHA)}), optax.sgd(0.5), start, 200)["kernel"]
   np.testing.assert_allclose(minimum, curvature / (curvature + ALPHA), rtol=1e-12)
   squared = lambda params: 2 * l2(params)
-  minimum = descend(penalized(loss, (ALPHA, squared)), optax.sgd(0.5), start, 200)["kernel"]
+  minimum = descend(compose(loss, {"squared": penalty(squared, weight=ALPHA)}), optax.sgd(0.5), start, 200)[
+    "kernel"
+  ]
   np.testing.assert_allclose(minimum, curvature / (curvature + 2 * ALPHA), rtol=1e-12)
 
 

@@ -15,7 +15,6 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.step.methods import NUMBERS, Method, Predicts
 from jaxreg.train.step.optimizer import step_name
-from jaxreg.train.step.regularizers import Term
 
 
 def check_devices(config: Config) -> None:
@@ -148,9 +147,10 @@ def check_noises(config: Config, data: DataSpec) -> None:
     )
 
 
-def check_terms(config: Config, data: DataSpec, terms: Mapping[str, Term]) -> None:
+def check_terms(config: Config, data: DataSpec) -> None:
   """Checks that the named example terms fit the examples."""
-  if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
+  terms = {each.name: each for each in chosen_all(config, "regularizers") if each.kind == "term"}
+  if config.data.unlabelled.batch_size and all(term.needs("labels") for term in terms.values()):
     rows = REGISTRY["regularizers"].items()
     without = ", ".join(name for name, row in rows if row.kind == "term" and "labels" not in row.needs)
     raise RunError(

@@ -260,10 +260,10 @@ def _objective(
 ) -> Objective:
   """The loss of the method on augmented examples, with the penalties and terms that the config names."""
   regularizers, augmentations = chosen_all(config, "regularizers"), chosen_all(config, "augment")
+  compatibility.check_terms(config, data)
   terms = make_terms(regularizers)
   if teacher is None:
     terms.pop("distillation", None)
-  compatibility.check_terms(config, data, terms)
   return make_objective(
     network.apply_fn,
     method,

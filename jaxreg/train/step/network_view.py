@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,19 @@ from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.methods import NUMBERS, Method
 from jaxreg.train.step.state import TrainState, Variables
-from jaxreg.typing import ApplyFn, Array, Key, Params, PyTree
+from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, PyTree
 
 Outputs = Mapping[str, PyTree]  # what a head returns, by name
 TrainedFn = Callable[[Key, Array], Array]  # as `NetworkView.trained_fn`
+
+
+class Given(NamedTuple):
+  """What the loss of a step reads beside the parameters."""
+
+  state: TrainState
+  examples: Examples
+  apply_key: Key
+  loss_key: Key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +73,14 @@ class NetworkView:
     return self.log_probs_fn(x, self.same_noise)
 
 
+class LossPass(NamedTuple):
+  """What the loss of a step gives beside its value; the first example term calls `view`."""
+
+  outputs: Outputs
+  model_state: ModelState
+  view: Callable[[], NetworkView]
+
+
 def make_view_fn(
   apply_fn: ApplyFn,
   method: Method,
@@ -72,12 +90,11 @@ def make_view_fn(
   features_fn: ApplyFn | None,
   average: Averaging | None,
   trained_fn: TrainedFn | None,
-) -> Callable[[Params, TrainState, Examples, Outputs, Key, Key], NetworkView]:
-  """Builds `make_view(params, state, examples, outputs, apply_key, loss_key)`, for the example terms."""
+) -> Callable[[Params, Given, Outputs], NetworkView]:
+  """Builds `make_view(params, given, outputs)`, for the example terms."""
 
-  def make_view(
-    params: Params, state: TrainState, examples: Examples, outputs: Outputs, apply_key: Key, loss_key: Key
-  ) -> NetworkView:
+  def make_view(params: Params, given: Given, outputs: Outputs) -> NetworkView:
+    state, examples, apply_key, loss_key = given
     current: Variables = {"params": params, "model_state": state.model_state}
     mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
 

@@ -5,16 +5,16 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 
+from jaxreg import objective as core
 from jaxreg.train import keys
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples, by_class, make_examples
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
-from jaxreg.train.step.network_view import Outputs, TrainedFn, make_view_fn
-from jaxreg.train.step.regularizers import Penalty, Term
+from jaxreg.train.step.network_view import Given, LossPass, Outputs, TrainedFn, make_view_fn
+from jaxreg.train.step.regularizers import PenaltyOf
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import CLASSES, Target
 from jaxreg.typing import ApplyFn, Array, Batch, Key, Metrics, ModelState, Objective, Params
@@ -26,8 +26,8 @@ def make_objective(
   loss_options: Options,
   predict_options: Options,
   augmentations: Sequence[Callable[[Key, Batch], Batch]] = (),
-  penalties: Mapping[str, Penalty] | None = None,
-  terms: Mapping[str, Term] | None = None,
+  penalties: Mapping[str, PenaltyOf] | None = None,
+  terms: Mapping[str, core.ExampleTerm] | None = None,
   *,
   features_fn: ApplyFn | None = None,
   average: Averaging | None = None,
@@ -51,9 +51,9 @@ def make_objective(
   `class_weights` `[classes]` multiply the weights of the examples, in all but the accuracy. `target` says
   whether the labels are classes or numbers.
 
-  The penalties `(params, extras) -> scalar` and the `terms` are added to the mean over the examples. Terms
-  see the features that `features_fn` returns, and the teacher `trained_fn`. Every term is a metric, and the
-  loss is the sum of the terms.
+  `jaxreg.objective` adds the penalties, functions of the state's extras, and the `terms` to the mean over the
+  examples. Terms see the features that `features_fn` returns, and the teacher `trained_fn`. Every term is a
+  metric, and the loss is the sum of the terms.
   """
   loss_terms = functools.partial(_loss_terms, method, loss_options, most_labels)
   make_view = make_view_fn(
@@ -67,6 +67,18 @@ def make_objective(
   )
   diagnose = _make_diagnose_fn(method, loss_options)
 
+  def loss_fn(params: Params, given: Given, *, key: Key | None) -> tuple[dict[str, Array], LossPass]:
+    del key  # that of the terms
+    state, examples, apply_key, loss_key = given
+    # Manifold mixup: every pass mixes the same hidden features.
+    mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
+    outputs, model_state = apply_fn(
+      params, state.model_state, examples.inputs, key=apply_key, train=True, **mixing
+    )
+    values = loss_terms(loss_key, examples, outputs)
+    view = functools.cache(functools.partial(make_view, params, given, outputs))
+    return values, LossPass(outputs, model_state, view)
+
   def objective(
     params: Params, state: TrainState, batch: Batch, key: Key
   ) -> tuple[Array, tuple[ModelState, Metrics]]:
@@ -77,39 +89,27 @@ def make_objective(
     plain_weights = examples.label_weights
     if class_weights is not None:
       examples = by_class(examples, class_weights)
-    # Manifold mixup: every pass mixes the same hidden features.
-    mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
-    outputs, model_state = apply_fn(
-      params, state.model_state, examples.inputs, key=apply_key, train=True, **mixing
+    composed = core.compose(
+      loss_fn,
+      {**{name: of_extras(state.extras) for name, of_extras in (penalties or {}).items()}, **(terms or {})},
+      has_aux=True,
+      with_metrics=True,
+      weights_fn=_label_weights,
     )
-    weights = examples.label_weights
-    count = weights.sum()
-    metrics = {
-      name: weighted(value, weights) for name, value in loss_terms(loss_key, examples, outputs).items()
-    }
-    # Each example carries the penalty once, so that parts of a batch, and devices, add up to one penalty.
-    for name, penalty in (penalties or {}).items():
-      metrics[name] = (penalty(params, state.extras) * count, count)
-    if terms:
-      view = make_view(params, state, examples, outputs, apply_key, loss_key)
-      for name, term in terms.items():
-        value = term.weight * term.function(keys.named(augment_key, name), view)
-        if value.ndim:
-          # A mean over the term's own examples, times the count of examples with labels.
-          total, number = weighted(value, weights if term.needs_labels else examples.weights)
-          metrics[name] = (total * (count / jnp.where(number > 0, number, 1)), count)
-        else:
-          metrics[name] = (value * count, count)
-    total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
-    metrics["loss"] = (total, count)
+    given = Given(state, examples, apply_key, loss_key)
+    loss, ((outputs, model_state, _), metrics) = composed(params, given, key=augment_key)
     predictions = target.original(method.predict(predict_key, **outputs, **predict_options))
     for name, value in target.hits(predictions, examples).items():
       metrics[name] = weighted(value, plain_weights)
     # The loss's own key: the diagnostics report the draws of the loss.
     metrics |= diagnose(keys.again(loss_key), examples, outputs)
-    return total / jnp.where(count > 0, count, 1), (model_state, jax.lax.stop_gradient(metrics))
+    return loss, (model_state, jax.lax.stop_gradient(metrics))
 
   return objective
+
+
+def _label_weights(given: Given) -> Array:
+  return given.examples.label_weights
 
 
 def _loss_terms(

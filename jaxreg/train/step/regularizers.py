@@ -1,40 +1,33 @@
 # pyright: reportMissingTypeStubs=false
 """The penalties, example terms, constraints and noise of a run: functions of what a configuration names."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg import constraints
+from jaxreg import constraints, objective
 from jaxreg.train.lookup import Chosen, Options
 from jaxreg.train.step.extras import Limit
 from jaxreg.train.step.network import Noises
-from jaxreg.train.step.network_view import NetworkView
+from jaxreg.train.step.network_view import Given, LossPass
 from jaxreg.train.step.state import ExtraStates
 from jaxreg.typing import Array, Key, Params, PyTree
 
 Mask = Callable[..., PyTree]  # a function of `jaxreg.paths`
 Penalty = Callable[[Params, ExtraStates], Array]  # `(params, extras)`, the extras of the state
+PenaltyOf = Callable[[ExtraStates], objective.Penalty]
 
 
-@dataclasses.dataclass(frozen=True)
-class Term:
-  """A regularizer that looks at examples; it adds `weight * function(key, view)` to the loss."""
+def make_penalties(named: Iterable[Chosen], mask: Mask) -> dict[str, PenaltyOf]:
+  """Each named penalty with its weight or, with a limit, its multiplier."""
 
-  function: Callable[[Key, NetworkView], Array]
-  weight: float
-  needs_labels: bool
+  def make(name: str, options: Options, penalty: Penalty) -> PenaltyOf:
+    def of_extras(extras: ExtraStates) -> objective.Penalty:
+      weight = extras["multipliers"][name].multiplier if options["limit"] else options["weight"]
+      return objective.penalty(penalty, weight=weight, extras=extras)
 
-
-def make_penalties(named: Iterable[Chosen], mask: Mask) -> dict[str, Penalty]:
-  """Each named penalty times its weight or, with a limit, its multiplier."""
-
-  def make(name: str, options: Options, penalty: Penalty) -> Penalty:
-    if options["limit"]:
-      return lambda params, extras: extras["multipliers"][name].multiplier * penalty(params, extras)
-    return lambda params, extras: options["weight"] * penalty(params, extras)
+    return of_extras
 
   return {each.name: make(each.name, each.options, _penalty(each, mask)) for each in _penalties(named)}
 
@@ -45,13 +38,24 @@ def make_limits(named: Iterable[Chosen], mask: Mask, learning_rate: float) -> di
   return {each.name: Limit(_penalty(each, mask), each.options["limit"], learning_rate) for each in limited}
 
 
-def make_terms(named: Iterable[Chosen]) -> dict[str, Term]:
-  """The named regularizers that look at examples, with their weights and options."""
-  terms = [each for each in named if each.kind == "term"]
-  return {
-    each.name: Term(each.without("weight").bound(), each.options["weight"], each.needs("labels"))
-    for each in terms
-  }
+def make_terms(named: Iterable[Chosen]) -> dict[str, objective.ExampleTerm]:
+  """The regularizers that look at examples; those that need no labels count the examples without one, too."""
+
+  def make(chosen: Chosen) -> objective.ExampleTerm:
+    function = chosen.without("weight").bound()
+
+    def of_network(key: Key, view: objective.View) -> Array:
+      passed: LossPass = view.aux
+      return function(key, passed.view())
+
+    weights_fn = None if chosen.needs("labels") else _all_weights
+    return objective.example_term(of_network, weight=chosen.options["weight"], weights_fn=weights_fn)
+
+  return {each.name: make(each) for each in named if each.kind == "term"}
+
+
+def _all_weights(given: Given) -> Array:
+  return given.examples.weights
 
 
 def _penalties(named: Iterable[Chosen]) -> list[Chosen]:

@@ -1,0 +1,23 @@
+"""A loss function with regularizers, `compose(loss_fn, {name: term}) -> loss_fn`, and the books of each term.
+
+A term is a `penalty` of the parameters; an `example_term`, a further loss on the examples that shares the
+loss's forward pass; or a `perturbation` of the inputs, labels, parameters, activations or the whole batch:
+noise, mixup, CutMix. A weight or option is a number, a schedule of the step or a traced array.
+
+The names of the terms give their keys: a term that is added or taken away changes no draw of the others.
+"""
+
+from jaxreg._names import suggest_names
+from jaxreg.objective._compose import Composed as Composed
+from jaxreg.objective._compose import compose as compose
+from jaxreg.objective._report import Report as Report
+from jaxreg.objective._terms import ExampleTerm as ExampleTerm
+from jaxreg.objective._terms import Penalty as Penalty
+from jaxreg.objective._terms import Perturbation as Perturbation
+from jaxreg.objective._terms import example_term as example_term
+from jaxreg.objective._terms import penalty as penalty
+from jaxreg.objective._terms import perturbation as perturbation
+from jaxreg.objective._view import Pass as Pass
+from jaxreg.objective._view import View as View
+
+suggest_names(globals())

@@ -1,0 +1,312 @@
+"""A loss function with regularizers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg._checks import check_batch, check_floating, check_key, check_loss_fn, one_line
+from jaxreg._keys import named
+from jaxreg._leaves import wide
+from jaxreg._where import check_where, zero_elsewhere
+from jaxreg.objective._report import Report, make_report
+from jaxreg.objective._terms import Penalty, Perturbation, Term, at_step, bound
+from jaxreg.objective._view import Pass, View
+from jaxreg.typing import Array, Batch, Key, Metrics, Params
+
+PER_BATCH, PER_PASS = ("batch", "labels"), ("params", "inputs")  # perturbed once, or in every forward pass
+
+
+class _Values(NamedTuple):
+  """What a forward pass returns, and the terms of its loss by name."""
+
+  data: dict[str, Array]
+  aux: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Composed:
+  """What `compose` returns: a loss function `(params, batch, *, key=None, step=None)`, and its `report`."""
+
+  loss_fn: Callable[..., Any]
+  terms: Mapping[str, Term]
+  has_aux: bool = False
+  with_metrics: bool = False
+  weights_fn: Callable[[Batch], Array] | None = None
+
+  def __call__(
+    self, params: Params, batch: Batch, *, key: Key | None = None, step: ArrayLike | None = None
+  ) -> Any:
+    metrics, _, aux = self._books(params, batch, key, step)
+    total, count = metrics["loss"]
+    loss = total / jnp.where(count > 0, count, 1)
+    metrics = jax.lax.stop_gradient(metrics)
+    if not self.with_metrics:
+      return (loss, aux) if self.has_aux else loss
+    return loss, (aux, metrics) if self.has_aux else metrics
+
+  def report(
+    self, params: Params, batch: Batch, *, key: Key | None = None, step: ArrayLike | None = None
+  ) -> Report:
+    r"""Tells for every term its value, the norm of its gradient, and which way its gradient points.
+
+    .. math:: \cos_t = \frac{\langle \nabla L_t, \nabla L_{\text{data}} \rangle}
+      {\|\nabla L_t\| \, \|\nabla L_{\text{data}}\|}
+
+    A term with a negative cosine works against the loss of the data. There is one forward pass, and a
+    backward pass for each term. A perturbation contributes the difference of the loss of the data with and
+    without it, which costs one more of both.
+
+    Args:
+      params: any pytree.
+      batch: as in a call, and `key` and `step`, too.
+      key: the key of the step.
+      step: the number of the step.
+
+    Returns:
+      A `Report`, which prints as a table. Under `jit` and `vmap` it is a pytree of arrays.
+    """
+
+    def contributions(objective: Composed, params: Params) -> dict[str, Array]:
+      metrics, data, _ = objective._books(params, batch, None if key is None else jax.random.clone(key), step)
+      means = {name: total / jnp.where(count > 0, count, 1) for name, (total, count) in metrics.items()}
+      return {**means, "data": functools.reduce(jnp.add, (means[name] for name in data))}
+
+    def without(name: str) -> Composed:
+      return dataclasses.replace(
+        self, terms={other: term for other, term in self.terms.items() if other != name}
+      )
+
+    perturbations = [name for name, term in self.terms.items() if isinstance(term, Perturbation)]
+    return make_report(
+      functools.partial(contributions, self),
+      {name: functools.partial(contributions, without(name)) for name in perturbations},
+      params,
+    )
+
+  def _books(
+    self, params: Params, batch: Batch, key: Key | None, step: ArrayLike | None
+  ) -> tuple[Metrics, tuple[str, ...], Any]:
+    """The sum and count of every term and of all, the names of the loss's own terms, and the aux value."""
+    if key is not None and not all(isinstance(term, Penalty) for term in self.terms.values()):
+      check_key(key)
+    batch = self._perturbed(batch, key, step)
+    weights, batch = self._weighted(batch)
+    run = functools.partial(self._run, step=step)
+    data, aux = run(params, batch, key)
+    count = _count(data, weights)
+    metrics = {name: _entry(value, weights, count, name) for name, value in data.items()}
+
+    def again(params: Params, batch: Batch, key: Key | None) -> Pass:
+      data, aux = run(params, batch, key)
+      return Pass(_sum(data), aux)
+
+    view = View(params, batch, key, step, weights, _sum(data), aux, again)
+    for name, term in self.terms.items():
+      if isinstance(term, Perturbation):
+        continue
+      if name in metrics or name in ("loss", "data"):
+        raise ValueError(f"the name of a term must not be loss, data or the loss's own, got {name!r}")
+      weight, function = at_step(term.weight, step, f"weight of {name}"), bound(term, step, name)
+      if isinstance(term, Penalty):
+        value, of_term = check_floating(function(params), f"the penalty {name}", shape=()), weights
+      else:
+        value = check_floating(function(None if key is None else named(key, name), view), f"the term {name}")
+        of_term = weights if term.weights_fn is None else term.weights_fn(batch)
+      metrics[name] = _entry(jnp.multiply(weight, wide(value)), of_term, count, name)
+    total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
+    return {**metrics, "loss": (total, count)}, tuple(data), aux
+
+  def _perturbed(self, batch: Batch, key: Key | None, step: ArrayLike | None) -> Batch:
+    """The batch after the perturbations that are drawn once."""
+    if key is None:
+      return batch
+    for name, term in self._perturbations(*PER_BATCH):
+      own, function = named(key, name), bound(term, step, name)
+      if term.on == "batch":
+        batch = function(own, batch)
+      else:
+        check_batch(batch, "labels")
+        batch = {**batch, "labels": function(own, batch["labels"])}
+    return batch
+
+  def _perturbations(self, *on: str) -> list[tuple[str, Perturbation]]:
+    found = [(name, term) for name, term in self.terms.items() if isinstance(term, Perturbation)]
+    return [(name, term) for name, term in found if term.on in on]
+
+  def _weighted(self, batch: Batch) -> tuple[Array | None, Batch]:
+    """The weights of the examples, and the batch with inputs of 0 for those that do not count."""
+    if self.weights_fn is not None:
+      return self.weights_fn(batch), batch
+    if not isinstance(batch, Mapping):
+      return None, batch
+    weights, where = batch.get("weights"), batch.get("where")
+    if weights is not None:
+      weights = check_floating(weights, "weights")
+    if where is not None:
+      where = check_where(where, jnp.shape(where if weights is None else weights))
+      weights = jnp.asarray(where, jnp.float32) if weights is None else zero_elsewhere(where, weights)
+      if "inputs" in batch:
+        # 0 * NaN must not reach the gradient.
+        counts = where.any(axis=tuple(range(1, where.ndim)))
+        batch = {**batch, "inputs": zero_elsewhere(counts, jnp.asarray(batch["inputs"]))}
+    return weights, batch
+
+  def _run(self, params: Params, batch: Batch, key: Key | None, *, step: ArrayLike | None) -> _Values:
+    """One forward pass, with the perturbations of its key."""
+    given: dict[str, Any] = {}
+    if _takes_perturb(self.loss_fn):
+      given["perturb"] = functools.partial(self._perturb, key, step, {})
+    if key is not None:
+      for name, term in self._perturbations(*PER_PASS):
+        own, function = named(key, name), bound(term, step, name)
+        if term.on == "params":
+          params = function(own, params)
+        else:
+          check_batch(batch, "inputs")
+          batch = {**batch, "inputs": function(own, batch["inputs"])}
+    value = self.loss_fn(params, batch, key=key, **given)
+    asked = given["perturb"].args[-1] if given else {}
+    for name, term in self.terms.items():
+      if isinstance(term, Perturbation) and term.on not in (*PER_BATCH, *PER_PASS, *asked):
+        raise ValueError(
+          f"on must be batch, labels, params, inputs or a name that loss_fn gives its argument perturb, "
+          f"{', '.join(asked) or 'none'}, got {term.on!r} for {name}"
+        )
+    return _values(value, self.has_aux)
+
+  def _perturb(self, key: Key | None, step: ArrayLike | None, asked: dict[str, int], on: str, x: Any) -> Any:
+    """The activation `x` of a pass, perturbed; each call of a pass has a draw of its own."""
+    number = asked[on] = asked.get(on, -1) + 1
+    if key is not None:
+      for name, term in self._perturbations(on):
+        x = bound(term, step, name)(jax.random.fold_in(named(key, name), number), x)
+    return x
+
+
+def compose(
+  loss_fn: Callable[..., Any],
+  terms: Mapping[str, Term],
+  *,
+  has_aux: bool = False,
+  with_metrics: bool = False,
+  weights_fn: Callable[[Batch], Array] | None = None,
+) -> Composed:
+  r"""Adds penalties, example terms and perturbations to a loss function.
+
+  .. math:: L(\theta) = \frac{\sum_i w_i \ell_i(\theta)}{\sum_i w_i} + \sum_t \alpha_t L_t(\theta)
+
+  Its terms are in `penalty`, `example_term` and `perturbation`. A term's key is the key of the call with the
+  term's name folded in, and `loss_fn` gets the key itself. So a term more or less changes no other draw. The
+  loss and all example terms share one forward pass.
+
+  The weights of the examples are `batch["weights"]` `[batch]`. An example whose `batch["where"]` `[batch]` is
+  false has weight 0, and its inputs may be NaN. Without either all examples count alike.
+
+  Average the gradients of several devices. A sum would count a penalty once a device. If the devices' weights
+  differ, weigh the average by the counts in the metrics.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> loss`. The loss is a scalar, or one value an example, `[batch]`, of
+      which the weighted mean is taken, or several of either by name, such as `losses.dropmax_terms`. It
+      also gets `perturb`, if it takes it. `key=None` asks for no noise.
+    terms: terms by name.
+    has_aux: whether `loss_fn` returns `(loss, aux)`, as for `jax.grad`; the result then does too. Terms see
+      `aux`: outputs, activations, the model state.
+    with_metrics: whether the metrics are returned beside the loss: every term's contribution to the loss by
+      name, as a sum and a count, which add up over batches and devices. The loss is `"loss"`, the value of
+      `loss_fn` is `"data"` or has its own names. With `has_aux` it is `(loss, (aux, metrics))`.
+    weights_fn: `batch -> [batch]`, the weights of the examples, in place of those of the batch.
+
+  Returns:
+    A function `(params, batch, *, key=None, step=None)` with the method `report`. Its value is float32 or
+    wider. Schedules need `step`.
+
+  Raises:
+    ValueError: in a call, for a schedule without `step`.
+
+  Example:
+    >>> from jaxreg import objective, penalties
+    >>> loss_fn = lambda params, batch, *, key: (params["kernel"] * batch).sum()
+    >>> ridge = compose(loss_fn, {"l2": objective.penalty(penalties.l2, weight=0.1)})
+    >>> ridge({"kernel": jnp.array([2.0])}, jnp.array([1.0]))
+    Array(2.2, dtype=float32)
+    >>> print(ridge.report({"kernel": jnp.array([2.0])}, jnp.array([-1.0])))
+    term        value  gradient  cosine
+    data      -2.0000    1.0000    1.00
+    l2         0.2000    0.2000   -1.00
+    loss      -1.8000    0.8000    1.00
+  """
+  check_loss_fn(loss_fn, also=("perturb",) if callable(loss_fn) and _takes_perturb(loss_fn) else ())
+  for name, term in terms.items():
+    if not isinstance(term, Term):
+      raise TypeError(
+        f"terms must be made by penalty, example_term or perturbation, got {one_line(term)} for {name}"
+      )
+  return Composed(loss_fn, dict(terms), has_aux, with_metrics, weights_fn)
+
+
+def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
+  """`(sum, count)` of values `[batch, ...]`; an example of weight 0 counts for nothing, even if it is NaN."""
+  values = values.astype(jnp.promote_types(values.dtype, weights.dtype))
+  weights = jnp.broadcast_to(jnp.expand_dims(weights, range(weights.ndim, values.ndim)), values.shape)
+  return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()
+
+
+def _entry(value: Array, weights: Array | None, count: Array, name: str) -> tuple[Array, Array]:
+  """The sum and count of a term: the mean over its own examples, times the objective's count."""
+  if not value.ndim:
+    return value * count, count
+  weights = jnp.ones_like(value) if weights is None else weights
+  if value.shape[: weights.ndim] != weights.shape:
+    raise ValueError(
+      f"{name} must be a scalar or start with the shape of weights, {weights.shape}, got {value.shape}"
+    )
+  total, number = weighted(value, weights)
+  return total * (count / jnp.where(number > 0, number, 1)), count
+
+
+def _count(data: Mapping[str, Array], weights: Array | None) -> Array:
+  first = next((value for value in data.values() if value.ndim), None)
+  if weights is None:
+    return jnp.ones((), jnp.float32) if first is None else jnp.ones_like(first).sum()
+  if first is None or first.shape[: weights.ndim] != weights.shape:
+    return weights.sum()
+  return weighted(first, weights)[1]
+
+
+def _sum(data: Mapping[str, Array]) -> Array:
+  return functools.reduce(jnp.add, data.values())
+
+
+def _values(value: Any, has_aux: bool) -> _Values:
+  """The terms of a loss by name, at least float32, and the aux value."""
+  aux = None
+  if has_aux:
+    if not (isinstance(value, tuple) and len(value) == 2):
+      raise TypeError(f"loss_fn must return (loss, aux) with has_aux=True, got a {type(value).__name__}")
+    value, aux = value
+  data = dict(value) if isinstance(value, Mapping) else {"data": value}
+  for name, each in data.items():
+    if not jax.tree_util.all_leaves([each]):
+      raise TypeError(
+        f"the loss must be a scalar or [batch], got a {type(each).__name__}; (loss, aux) needs has_aux=True"
+      )
+    data[name] = wide(check_floating(each, "the value of loss_fn"))
+  if not data or "loss" in data:
+    raise ValueError(f"loss_fn must return one or more terms, none of them called loss, got {one_line(data)}")
+  return _Values(data, aux)
+
+
+def _takes_perturb(loss_fn: Callable[..., Any]) -> bool:
+  try:
+    return "perturb" in inspect.signature(loss_fn).parameters
+  except ValueError:  # some built-in functions have no signature
+    return False

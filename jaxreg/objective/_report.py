@@ -1,0 +1,86 @@
+"""What every term of an objective contributes to the loss and to its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg._leaves import wide
+from jaxreg.typing import Array, Params, PyTree
+
+
+class Report(NamedTuple):
+  """What every term contributes, by name; `print` shows a table.
+
+  Attributes:
+    value: what the term adds to the loss.
+    norm: the norm of its gradient in the parameters.
+    cosine: the cosine between its gradient and that of the loss of the data; 0 if one of the two is 0.
+  """
+
+  value: dict[str, Array]
+  norm: dict[str, Array]
+  cosine: dict[str, Array]
+
+  def __str__(self) -> str:
+    width = max(map(len, ("term", *self.value)))
+    lines = [f"{'term':<{width}} {'value':>12} {'gradient':>9} {'cosine':>7}"]
+    # `jit` sorts the names.
+    for name in ("data", *(name for name in self.value if name not in ("data", "loss")), "loss"):
+      value, norm, cosine = (np.asarray(column[name]) for column in self)
+      if value.ndim:
+        return repr(self)
+      lines.append(f"{name:<{width}} {value:12.4f} {norm:9.4f} {cosine:7.2f}")
+    return "\n".join(lines)
+
+
+def make_report(
+  contributions: Callable[[Params], dict[str, Array]],
+  without: Mapping[str, Callable[[Params], dict[str, Array]]],
+  params: Params,
+) -> Report:
+  """Values, gradients and cosines of `contributions(params)`, of which `"data"` is one.
+
+  `without` has the contributions without each perturbation, whose own one is the difference of `"data"`.
+  """
+  values, gradient = _gradients(contributions, params)
+  found = {name: (value, gradient(name)) for name, value in values.items()}
+  data = found["data"][1]
+  for name, others in without.items():
+    plain, plain_gradient = _gradients(others, params)
+    change = jax.tree.map(jnp.subtract, data, plain_gradient("data"))
+    found[name] = values["data"] - plain["data"], change
+  ends = {name: found.pop(name) for name in ("data", "loss")}
+  found = {"data": ends["data"], **found, "loss": ends["loss"]}
+  norms = {name: _norm(grads) for name, (_, grads) in found.items()}
+  return Report(
+    {name: value for name, (value, _) in found.items()},
+    norms,
+    {name: _ratio(_dot(grads, data), norms[name] * norms["data"]) for name, (_, grads) in found.items()},
+  )
+
+
+def _gradients(
+  contributions: Callable[[Params], dict[str, Array]], params: Params
+) -> tuple[dict[str, Array], Callable[[str], Params]]:
+  values, pull = jax.vjp(contributions, params)
+  zeros = jax.tree.map(jnp.zeros_like, values)
+  gradient = lambda name: jax.tree.map(wide, pull({**zeros, name: jnp.ones_like(values[name])})[0])
+  return values, gradient
+
+
+def _dot(one: PyTree, other: PyTree) -> Array:
+  products = jax.tree.map(lambda x, y: (x * y).sum(), one, other)
+  return jax.tree.reduce(jnp.add, products)
+
+
+def _norm(grads: PyTree) -> Array:
+  return jnp.sqrt(_dot(grads, grads))
+
+
+def _ratio(product: Array, lengths: Array) -> Array:
+  return jnp.where(lengths > 0, product / jnp.where(lengths > 0, lengths, 1), 0)

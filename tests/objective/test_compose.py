@@ -1,0 +1,682 @@
+"""A loss with terms: values and gradients, keys, weights, one forward pass, devices, the report."""
+
+import functools
+import zlib
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from contract import explicit_mesh, jit
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxreg import adversarial, augment, losses, noise, objective, penalties
+from jaxreg.objective import compose, example_term, penalty, perturbation
+
+ALPHA, BETA = 0.3, 0.07
+CLASSES = 3
+
+
+def network(seed=0, dtype=None):
+  rng = np.random.default_rng(seed)
+  draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)
+  params = {
+    "Dense_0": {"kernel": draw(3, 4), "bias": draw(4)},
+    "Dense_1": {"kernel": draw(4, CLASSES), "bias": draw(CLASSES)},
+  }
+  return params, {"inputs": draw(8, 3), "labels": jnp.asarray(rng.integers(CLASSES, size=8))}
+
+
+def logits_fn(params, x):
+  first, last = params["Dense_0"], params["Dense_1"]
+  hidden = jnp.tanh(jnp.matmul(x, first["kernel"]) + first["bias"][None])
+  return jnp.matmul(hidden, last["kernel"]) + last["bias"][None], hidden
+
+
+def loss_fn(params, batch, *, key):
+  """One value an example, and the outputs; with a key the inputs have noise."""
+  x = batch["inputs"]
+  logits, hidden = logits_fn(params, x if key is None else x + jax.random.normal(key, x.shape, x.dtype))
+  return losses.softmax_cross_entropy(logits, batch["labels"]), {"logits": logits, "hidden": hidden}
+
+
+def mean_fn(params, batch, *, key):
+  return loss_fn(params, batch, key=key)[0].mean()
+
+
+def consistency(key, view):
+  return losses.consistency(view.aux["logits"], view.again(key=key).aux["logits"])
+
+
+def drawn(key, view):
+  """A term whose value is its draw."""
+  del view
+  return jax.random.uniform(key)
+
+
+def folded(key, name):
+  return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def np_nll(params, x, labels):
+  """The loss of each example, in float64."""
+  wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  hidden = np.tanh(np.asarray(x, np.float64) @ wide["Dense_0"]["kernel"] + wide["Dense_0"]["bias"])
+  logits = hidden @ wide["Dense_1"]["kernel"] + wide["Dense_1"]["bias"]
+  top = logits.max(-1, keepdims=True)
+  log_probs = logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
+  return -log_probs[np.arange(len(labels)), np.asarray(labels)], hidden, log_probs
+
+
+# Values and gradients.
+
+
+@pytest.mark.claim(
+  "regularization",
+  "parameter norm penalties",
+  "the objective is J + alpha Omega, on affine weights, not biases",
+)
+def test_gradient_is_that_of_the_loss_and_alpha_times_the_penalty_s(x64):
+  params, batch = network()
+  # Not compiled: fused, the plain gradient would be rounded otherwise in the last bit.
+  plain = jax.grad(mean_fn)(params, batch, key=None)
+  terms = {"l2": penalty(penalties.l2, weight=ALPHA), "l1": penalty(penalties.l1, weight=BETA)}
+  got = jax.grad(compose(mean_fn, terms))(params, batch)
+  for layer in params:
+    w = np.asarray(params[layer]["kernel"])
+    want = plain[layer]["kernel"] + ALPHA * w + BETA * np.sign(w)
+    np.testing.assert_allclose(got[layer]["kernel"], want, rtol=1e-13)
+    # Bit for bit: nothing is added to what the mask leaves out.
+    np.testing.assert_array_equal(got[layer]["bias"], plain[layer]["bias"])
+  everywhere = jax.grad(compose(mean_fn, {"l2": penalty(penalties.l2, weight=ALPHA, mask="*")}))(
+    params, batch
+  )
+  want = plain["Dense_0"]["bias"] + ALPHA * params["Dense_0"]["bias"]
+  np.testing.assert_allclose(everywhere["Dense_0"]["bias"], want, rtol=1e-13)
+
+
+def test_without_terms_or_weights_it_is_the_loss_itself():
+  params, batch = network()
+  for terms in ({}, {"l2": penalty(penalties.l2, weight=0.0)}):
+    got = jax.value_and_grad(compose(mean_fn, terms))(params, batch, key=jax.random.key(1))
+    chex.assert_trees_all_equal(got, jax.value_and_grad(mean_fn)(params, batch, key=jax.random.key(1)))
+  got = jax.value_and_grad(compose(loss_fn, {}, has_aux=True), has_aux=True)(params, batch)[0][0]
+  np.testing.assert_allclose(got, mean_fn(params, batch, key=None), rtol=1e-6)
+
+
+def test_terms_add_up_and_the_metrics_are_their_values(x64):
+  params, batch = network()
+  terms = {
+    "elastic": penalty(penalties.elastic_net, weight=ALPHA, ratio=0.25),
+    "sparse": example_term(lambda key, view: penalties.l1_activity(view.aux["hidden"]), weight=BETA),
+    "entropy": example_term(
+      lambda key, view: losses.entropy(jax.nn.log_softmax(view.aux["logits"])), weight=2.0
+    ),
+  }
+  objective_fn = compose(loss_fn, terms, has_aux=True, with_metrics=True)
+  loss, (aux, metrics) = jax.jit(objective_fn)(params, batch)
+  nll, hidden, log_probs = np_nll(params, batch["inputs"], batch["labels"])
+  w = [np.asarray(params[layer]["kernel"]) for layer in params]
+  want = {
+    "data": nll.mean(),
+    "elastic": ALPHA * sum(0.25 * np.abs(x).sum() + 0.75 / 2 * (x**2).sum() for x in w),
+    "sparse": BETA * np.abs(hidden).sum(-1).mean(),
+    "entropy": -2 * (np.exp(log_probs) * log_probs).sum(-1).mean(),
+  }
+  want["loss"] = sum(want.values())
+  means = {name: total / count for name, (total, count) in metrics.items()}
+  chex.assert_trees_all_close(means, want, rtol=1e-12)
+  np.testing.assert_allclose(loss, want["loss"], rtol=1e-12)
+  np.testing.assert_allclose(aux["hidden"], hidden, rtol=1e-12)
+
+
+def test_a_loss_may_be_several_terms_by_name():
+  """`losses.dropmax_terms` as they come."""
+  logits = jnp.asarray(np.random.default_rng(0).normal(size=(5, 9)), jnp.float32)
+  labels = jnp.arange(5) % 3
+  dropmax = lambda params, batch, *, key: losses.dropmax_terms(key, *jnp.split(params, 3, axis=-1), batch)
+  composed = compose(
+    dropmax, {"square": penalty(lambda params: (params**2).sum(), weight=0.5)}, with_metrics=True
+  )
+  loss, metrics = composed(logits, labels, key=jax.random.key(3))
+  want = losses.dropmax_terms(jax.random.key(3), *jnp.split(logits, 3, axis=-1), labels)
+  assert metrics.keys() == {*want, "square", "loss"}
+  for name, values in want.items():
+    np.testing.assert_allclose(metrics[name], (np.asarray(values, np.float64).sum(), 5), rtol=1e-5)
+  total = (
+    sum(np.asarray(values, np.float64).mean() for values in want.values()) + 0.5 * np.square(logits).sum()
+  )
+  np.testing.assert_allclose(loss, total, rtol=1e-5)
+
+
+def test_weights_and_options_may_be_schedules():
+  params, batch = network()
+  schedule = optax.linear_schedule(0.0, 1.0, transition_steps=10)
+  terms = {
+    "elastic": penalty(penalties.elastic_net, weight=schedule, ratio=schedule),
+    "noise": perturbation(noise.gaussian_noise, on="inputs", std=schedule),
+  }
+  composed = jax.jit(compose(mean_fn, terms))
+  w = [np.asarray(params[layer]["kernel"], np.float64) for layer in params]
+  x = batch["inputs"]
+  for step in (0, 5, 20):
+    at = min(step / 10, 1)
+    moved = x + at * jax.random.normal(folded(jax.random.key(0), "noise"), x.shape)
+    want = mean_fn(params, {**batch, "inputs": moved}, key=jax.random.key(0))
+    want += at * sum(at * np.abs(x).sum() + (1 - at) / 2 * (x**2).sum() for x in w)
+    np.testing.assert_allclose(composed(params, batch, key=jax.random.key(0), step=step), want, rtol=1e-5)
+  with pytest.raises(ValueError, match="step must be given: weight of elastic is a schedule"):
+    compose(mean_fn, terms)(params, batch)
+  with pytest.raises(ValueError, match="step must be given: std of noise is a schedule"):
+    compose(mean_fn, {"noise": terms["noise"]})(params, batch, key=jax.random.key(0))
+
+
+def test_a_half_precision_loss_is_widened():
+  for terms in ({}, {"l2": penalty(penalties.l2, weight=1.0)}):
+    composed = compose(lambda params, batch, *, key: params["kernel"].sum(), terms)
+    assert composed({"kernel": jnp.ones((2, 2), jnp.bfloat16)}, None).dtype == jnp.float32
+
+
+# Weights of the examples.
+
+
+def test_weights_count_and_a_broken_example_that_does_not_reaches_nothing(x64):
+  params, batch = network()
+  weights, where = np.array([1.0, 2, 0, 1, 0.5, 3, 1, 2]), np.arange(8) != 3
+  broken = batch["inputs"].at[3].set(jnp.nan)
+  terms = {"sparse": example_term(lambda key, view: penalties.l1_activity(view.aux["hidden"]), weight=BETA)}
+  composed = compose(loss_fn, terms, has_aux=True)
+  given = {**batch, "inputs": broken, "weights": jnp.asarray(weights), "where": where}
+  (loss, _), grads = jax.jit(jax.value_and_grad(composed, has_aux=True))(params, given)
+  nll, hidden, _ = np_nll(params, batch["inputs"], batch["labels"])
+  want = np.average(nll + BETA * np.abs(hidden).sum(-1), weights=weights * where)
+  np.testing.assert_allclose(loss, want, rtol=1e-12)
+  chex.assert_tree_all_finite(grads)
+  alone = compose(loss_fn, terms, has_aux=True)(params, {**batch, "inputs": broken, "where": where})[0]
+  np.testing.assert_allclose(alone, (nll + BETA * np.abs(hidden).sum(-1))[where].mean(), rtol=1e-12)
+
+
+def test_a_term_may_count_other_examples_than_the_loss(x64):
+  """Semi-supervised: the loss counts labelled examples, the term all."""
+  params, batch = network()
+  labelled = np.arange(8) < 3
+  terms = {
+    "sparse": example_term(
+      lambda key, view: penalties.l1_activity(view.aux["hidden"]),
+      weight=BETA,
+      weights_fn=lambda batch: jnp.ones(len(batch["labels"])),
+    )
+  }
+  composed = compose(
+    loss_fn, terms, has_aux=True, with_metrics=True, weights_fn=lambda batch: batch["labelled"]
+  )
+  loss, (_, metrics) = composed(params, {**batch, "labelled": jnp.asarray(labelled, float)})
+  nll, hidden, _ = np_nll(params, batch["inputs"], batch["labels"])
+  sparse = BETA * np.abs(hidden).sum(-1).mean()
+  np.testing.assert_allclose(loss, nll[:3].mean() + sparse, rtol=1e-12)
+  np.testing.assert_allclose(metrics["sparse"], (3 * sparse, 3), rtol=1e-12)
+
+
+def test_metrics_add_up_over_parts_of_a_batch(x64):
+  params, batch = network()
+  batch["weights"] = jnp.asarray([1.0, 2, 0, 1, 0.5, 3, 1, 0])
+  terms = {"l2": penalty(penalties.l2, weight=ALPHA), "other": example_term(consistency, weight=BETA)}
+  composed = compose(loss_fn, terms, has_aux=True, with_metrics=True)
+  metrics = lambda batch: composed(params, batch)[1][1]
+  whole = metrics(batch)
+  part = lambda rows: metrics(jax.tree.map(lambda x: x[rows], batch))
+  parts = part(slice(0, 3)), part(slice(3, 8))
+  added = jax.tree.map(lambda *each: sum(each), *parts)
+  chex.assert_trees_all_close(added, whole, rtol=1e-12)
+
+
+# Forward passes.
+
+
+def counted():
+  calls = []
+
+  def count(params, batch, *, key):
+    calls.append(key)
+    return loss_fn(params, batch, key=key)
+
+  return calls, count
+
+
+def test_terms_share_one_forward_pass():
+  params, batch = network()
+  clean = lambda key, view: losses.consistency(view.aux["logits"], view.again(key=None).aux["logits"])
+  terms = {
+    "l2": penalty(penalties.l2, weight=ALPHA),
+    "sparse": example_term(lambda key, view: penalties.l1_activity(view.aux["hidden"]), weight=1.0),
+    "z": example_term(lambda key, view: losses.z_loss(view.aux["logits"]), weight=1.0),
+    "again": example_term(lambda key, view: view.again().aux["hidden"].sum(-1), weight=1.0),
+  }
+  for more, passes in (
+    ({}, 1),
+    ({"r_drop": example_term(consistency, weight=1.0)}, 2),
+    ({"one": example_term(clean, weight=1.0), "two": example_term(clean, weight=2.0)}, 2),
+  ):
+    calls, count = counted()
+    composed = compose(count, {**terms, **more}, has_aux=True)
+    jax.jit(jax.grad(composed, has_aux=True))(params, batch, key=jax.random.key(0))
+    assert len(calls) == passes
+    calls.clear()
+    jax.jit(composed.report)(params, batch, key=jax.random.key(0))
+    assert len(calls) == passes
+
+
+def test_a_pass_without_noise_inside_of_a_loop_is_not_used_outside_of_it():
+  params, batch = network()
+
+  def loop(key, view):
+    return jax.lax.fori_loop(0, 2, lambda _, total: total + view.again(key=None).loss, jnp.zeros(8))
+
+  terms = {
+    "in": example_term(loop, weight=1.0),
+    "out": example_term(lambda key, view: view.again(key=None).loss, weight=1.0),
+  }
+  loss, _ = jax.jit(compose(loss_fn, terms, has_aux=True))(params, batch)
+  np.testing.assert_allclose(loss, 4 * np_nll(params, batch["inputs"], batch["labels"])[0].mean(), rtol=1e-5)
+
+
+def test_a_teacher_s_parameters_and_other_batches():
+  params, batch = network()
+  teacher, other = network(1)
+  terms = {
+    "teacher": example_term(
+      lambda key, view: view.again(params=view.batch["teacher"], key=None).loss, weight=1.0
+    ),
+    "other": example_term(lambda key, view: view.again(batch=other, key=None).loss, weight=1.0),
+  }
+  _, (_, metrics) = compose(loss_fn, terms, has_aux=True, with_metrics=True)(
+    params, {**batch, "teacher": teacher}, key=jax.random.key(0)
+  )
+  for name, nll in (
+    ("teacher", np_nll(teacher, batch["inputs"], batch["labels"])[0]),
+    ("other", np_nll(params, other["inputs"], other["labels"])[0]),
+  ):
+    np.testing.assert_allclose(metrics[name][0] / metrics[name][1], nll.mean(), rtol=1e-5)
+
+
+def test_attacks_take_the_loss_of_the_inputs(x64):
+  """FGSM on a loss of one value an example, and on a mean: the attacked loss of both is NumPy's."""
+  params, batch = network()
+
+  def fgsm(key, view, *, eps):
+    moved = adversarial.fgsm(view.loss_of_inputs, view.batch["inputs"], eps=eps)
+    return view.loss_of_inputs(moved)
+
+  slope = jax.grad(lambda x: loss_fn(params, {**batch, "inputs": x}, key=None)[0].sum())(batch["inputs"])
+  moved = np.asarray(batch["inputs"]) + 0.1 * np.sign(slope)
+  want = mean_fn(params, batch, key=None) + 0.5 * np_nll(params, moved, batch["labels"])[0].mean()
+  terms = {"fgsm": example_term(fgsm, weight=0.5, eps=0.1)}
+  np.testing.assert_allclose(compose(mean_fn, terms)(params, batch), want, rtol=1e-12)
+  np.testing.assert_allclose(compose(loss_fn, terms, has_aux=True)(params, batch)[0], want, rtol=1e-12)
+
+
+# Keys and perturbations.
+
+
+def test_a_term_s_key_has_its_name_and_no_other_term_changes_a_draw():
+  params, batch = network()
+  key = lambda: jax.random.key(7)
+  one = {
+    "one": example_term(drawn, weight=1.0),
+    "noise": perturbation(noise.weight_noise, on="params", std=0.1),
+  }
+  more = {"two": example_term(drawn, weight=1.0), **one, "l2": penalty(penalties.l2, weight=1.0)}
+  more["input_noise"] = perturbation(noise.gaussian_noise, on="inputs", std=0.0)
+  values = lambda terms: compose(mean_fn, terms, with_metrics=True)(params, batch, key=key())[1]
+  few, many = values(one), values(more)
+  for name in few.keys() - {"loss"}:
+    np.testing.assert_array_equal(few[name], many[name])
+  for name in ("one", "two"):
+    np.testing.assert_array_equal(many[name][0], jax.random.uniform(folded(key(), name)))
+  noisy = noise.weight_noise(folded(key(), "noise"), params, std=0.1)
+  np.testing.assert_allclose(many["data"][0], mean_fn(noisy, batch, key=key()), rtol=1e-6)
+
+
+def test_inputs_are_perturbed_in_every_pass_and_the_batch_once():
+  params, batch = network()
+  key, x = jax.random.key(5), batch["inputs"]
+  moved = lambda key, name: x + jax.random.normal(folded(key, name), x.shape)
+  seen = {}
+
+  def look(own, view):
+    seen["again"] = view.again(key=own).aux
+    seen["clean"] = view.again(key=None).aux
+    seen["same"] = view.again(inputs=view.batch["inputs"]).aux
+    seen["first"], seen["batch"] = view.aux, view.batch
+    return jnp.zeros(())
+
+  show = lambda params, batch, *, key: (jnp.zeros(8), batch)
+  terms = {
+    "noise": perturbation(noise.gaussian_noise, on="inputs", std=1.0),
+    "labels": perturbation(noise.label_noise, on="labels", num_classes=CLASSES, rate=0.5),
+    "look": example_term(look, weight=1.0),
+  }
+  aux = compose(show, terms, has_aux=True)(params, batch, key=key)[1]
+  np.testing.assert_array_equal(seen["clean"]["inputs"], x)
+  np.testing.assert_array_equal(seen["batch"]["inputs"], x)
+  chex.assert_trees_all_equal(seen["first"], seen["same"], aux)
+  np.testing.assert_allclose(aux["inputs"], moved(jax.random.key(5), "noise"), rtol=1e-6)
+  np.testing.assert_allclose(
+    seen["again"]["inputs"], moved(folded(jax.random.key(5), "look"), "noise"), rtol=1e-6
+  )
+  flipped = noise.label_noise(
+    folded(jax.random.key(5), "labels"), batch["labels"], num_classes=CLASSES, rate=0.5
+  )
+  for one in (*seen.values(), aux):
+    np.testing.assert_array_equal(one["labels"], flipped)
+  assert (flipped != batch["labels"]).any()
+
+
+def test_mixed_examples_and_no_key_is_no_perturbation():
+  params, batch = network()
+  mixup = functools.partial(augment.mixup, num_classes=CLASSES)
+  composed = compose(loss_fn, {"mixup": perturbation(mixup, on="batch", alpha=1.0)}, has_aux=True)
+  mixed = mixup(folded(jax.random.key(2), "mixup"), batch, alpha=1.0)
+  want = loss_fn(params, mixed, key=jax.random.key(2))[0].mean()
+  np.testing.assert_allclose(composed(params, batch, key=jax.random.key(2))[0], want, rtol=1e-6)
+  np.testing.assert_allclose(composed(params, batch)[0], mean_fn(params, batch, key=None), rtol=1e-6)
+
+
+def test_activations_are_perturbed_where_the_loss_says(x64):
+  params, batch = network()
+
+  def perturbed_fn(params, batch, *, key, perturb):
+    first, last = params["Dense_0"], params["Dense_1"]
+    hidden = jnp.tanh(jnp.matmul(batch["inputs"], first["kernel"]) + first["bias"][None])
+    hidden = perturb("hidden", hidden)
+    logits = perturb("logits", jnp.matmul(hidden, last["kernel"]) + last["bias"][None])
+    return losses.softmax_cross_entropy(logits, batch["labels"]), perturb("hidden", hidden)
+
+  terms = {"dropout": perturbation(noise.dropout, on="hidden", rate=0.5)}
+  composed = compose(perturbed_fn, terms, has_aux=True)
+  _, hidden, _ = np_nll(params, batch["inputs"], batch["labels"])
+  own = folded(jax.random.key(2), "dropout")
+  loss, twice = composed(params, batch, key=jax.random.key(2))
+  once = noise.dropout(jax.random.fold_in(own, 0), hidden, rate=0.5)
+  np.testing.assert_allclose(twice, noise.dropout(jax.random.fold_in(own, 1), once, rate=0.5), rtol=1e-12)
+  logits = np.asarray(once) @ np.asarray(params["Dense_1"]["kernel"]) + np.asarray(params["Dense_1"]["bias"])
+  want = losses.softmax_cross_entropy(logits, batch["labels"]).mean()
+  np.testing.assert_allclose(loss, want, rtol=1e-12)
+  np.testing.assert_allclose(composed(params, batch)[0], mean_fn(params, batch, key=None), rtol=1e-12)
+  wrong = {"dropout": perturbation(noise.dropout, on="hiden", rate=0.5)}
+  with pytest.raises(ValueError, match=r"argument perturb, hidden, logits, got 'hiden' for dropout"):
+    compose(perturbed_fn, wrong, has_aux=True)(params, batch, key=jax.random.key(0))
+  with pytest.raises(ValueError, match=r"argument perturb, none, got 'hiden'"):
+    compose(loss_fn, wrong, has_aux=True)(params, batch, key=jax.random.key(0))
+
+
+def test_the_statistics_of_batch_norm_are_those_of_the_loss_s_pass():
+  params, batch = network()
+
+  def normed_fn(params, batch, *, key):
+    x = batch["inputs"]
+    stats = 0.9 * batch["stats"] + 0.1 * x.mean(0)
+    logits, _ = logits_fn(params, x - x.mean(0, keepdims=True))
+    return losses.softmax_cross_entropy(logits, batch["labels"]), {"logits": logits, "stats": stats}
+
+  moved = lambda key, view: view.again(inputs=view.batch["inputs"] + 5).loss
+  composed = compose(normed_fn, {"moved": example_term(moved, weight=1.0)}, has_aux=True)
+  given = {**batch, "stats": jnp.ones(3)}
+  (_, aux), _ = jax.value_and_grad(composed, has_aux=True)(params, given)
+  np.testing.assert_allclose(aux["stats"], 0.9 + 0.1 * np.asarray(batch["inputs"]).mean(0), rtol=1e-6)
+
+
+# The report.
+
+
+def flat(tree):
+  return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def test_the_report_of_ridge_is_the_closed_form(x64):
+  """Least squares: the gradient of the loss is `X'(Xw - y) / n`, that of the penalty `alpha w`."""
+  rng = np.random.default_rng(0)
+  x, y, w = rng.normal(size=(9, 4)), rng.normal(size=9), rng.normal(size=4)
+  squares = lambda params, batch, *, key: 0.5 * jnp.square(batch[0] @ params["kernel"] - batch[1])
+  l2 = functools.partial(penalties.l2, mask="*")
+  composed = compose(squares, {"l2": penalty(l2, weight=ALPHA), "none": penalty(l2, weight=0.0)})
+  report = composed.report({"kernel": jnp.asarray(w)}, (jnp.asarray(x), jnp.asarray(y)))
+  data, decay = x.T @ (x @ w - y) / 9, ALPHA * w
+  norm = np.linalg.norm
+  both = data + decay
+  for name, value, gradient in (
+    ("data", 0.5 * np.mean((x @ w - y) ** 2), data),
+    ("l2", ALPHA / 2 * w @ w, decay),
+    ("none", 0.0, 0 * w),
+    ("loss", 0.5 * np.mean((x @ w - y) ** 2) + ALPHA / 2 * w @ w, both),
+  ):
+    np.testing.assert_allclose(report.value[name], value, rtol=1e-12)
+    np.testing.assert_allclose(report.norm[name], norm(gradient), rtol=1e-12)
+    cosine = gradient @ data / (norm(gradient) * norm(data)) if gradient.any() else 0.0
+    np.testing.assert_allclose(report.cosine[name], cosine, rtol=1e-12)
+  assert [line.split()[0] for line in str(report).splitlines()] == ["term", "data", "l2", "none", "loss"]
+
+
+def test_the_report_of_example_terms_and_perturbations(x64):
+  """Each gradient by itself; a perturbation's is the difference of the loss with and without it."""
+  params, batch = network()
+  key = lambda: jax.random.key(4)
+  terms = {
+    "noise": perturbation(noise.weight_noise, on="params", std=0.1),
+    "r_drop": example_term(consistency, weight=2.0),
+    "l2": penalty(penalties.l2, weight=ALPHA),
+  }
+  composed = compose(loss_fn, terms, has_aux=True)
+  report = jax.jit(composed.report)(params, batch, key=key())
+
+  def data(params, noisy=True):
+    moved = noise.weight_noise(folded(key(), "noise"), params, std=0.1) if noisy else params
+    return mean_fn(moved, batch, key=key())
+
+  def r_drop(params):
+    passes = []
+    for each in (key(), folded(key(), "r_drop")):
+      moved = noise.weight_noise(folded(each, "noise"), params, std=0.1)
+      passes.append(loss_fn(moved, batch, key=each)[1]["logits"])
+    return 2 * losses.consistency(*passes).mean()
+
+  want = {
+    "data": (data(params), flat(jax.grad(data)(params))),
+    "r_drop": (r_drop(params), flat(jax.grad(r_drop)(params))),
+    "noise": (
+      data(params) - data(params, noisy=False),
+      flat(jax.grad(data)(params)) - flat(jax.grad(data)(params, noisy=False)),
+    ),
+  }
+  for name, (value, gradient) in want.items():
+    np.testing.assert_allclose(report.value[name], value, rtol=1e-10)
+    np.testing.assert_allclose(report.norm[name], np.linalg.norm(gradient), rtol=1e-10)
+    cosine = gradient @ want["data"][1] / np.linalg.norm(gradient) / np.linalg.norm(want["data"][1])
+    np.testing.assert_allclose(report.cosine[name], cosine, rtol=1e-9)
+  whole = jax.grad(compose(loss_fn, terms, has_aux=True), has_aux=True)(params, batch, key=key())[0]
+  np.testing.assert_allclose(report.norm["loss"], np.linalg.norm(flat(whole)), rtol=1e-10)
+
+
+def test_reports_of_several_seeds_are_one_program():
+  params, batch = network()
+  composed = compose(loss_fn, {"r_drop": example_term(consistency, weight=1.0)}, has_aux=True)
+  reports = jit(jax.vmap(lambda key: composed.report(params, batch, key=key)))(
+    jax.random.split(jax.random.key(0), 3)
+  )
+  assert reports.cosine["r_drop"].shape == (3,)
+  assert "Report" in str(reports)
+  for i, key in enumerate(jax.random.split(jax.random.key(0), 3)):
+    one = composed.report(params, batch, key=key)
+    chex.assert_trees_all_close(jax.tree.map(lambda x, i=i: x[i], reports), one, rtol=1e-4)
+
+
+# Transformations.
+
+
+def several():
+  """Terms of every kind but for per-device noise, which is another draw."""
+  sharp = lambda key, view: losses.entropy(jax.nn.log_softmax(view.aux["logits"]))
+  return {"l2": penalty(penalties.l2, weight=ALPHA), "entropy": example_term(sharp, weight=BETA)}
+
+
+def test_strengths_may_be_traced():
+  params, batch = network()
+
+  def loss(alpha, std, key):
+    terms = {
+      "l2": penalty(penalties.l2, weight=alpha),
+      "noise": perturbation(noise.gaussian_noise, on="inputs", std=std),
+    }
+    return compose(mean_fn, terms)(params, batch, key=key)
+
+  alphas, stds, keys = (
+    jnp.array([0.0, 0.1, 0.5]),
+    jnp.array([0.1, 0.0, 1.0]),
+    jax.random.split(jax.random.key(0), 3),
+  )
+  got = jit(jax.vmap(loss))(alphas, stds, keys)
+  want = [loss(float(alpha), float(std), key) for alpha, std, key in zip(alphas, stds, keys)]
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_devices_are_averaged_for_a_sum_counts_the_penalty_once_a_device():
+  params, batch = network()
+  composed = compose(loss_fn, several(), has_aux=True)
+  gradient = jax.grad(lambda params, batch: composed(params, batch)[0])
+  whole = jit(gradient)(params, batch)
+  parts = jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), batch)
+
+  def shard(reduce, mapped=jax.vmap, **options):
+    step = lambda params, batch: reduce(gradient(params, batch), "data")
+    return mapped(step, axis_name="data", in_axes=(None, 0), **options)(params, parts)
+
+  mean, total = (
+    jit(functools.partial(shard, each, out_axes=None))() for each in (jax.lax.pmean, jax.lax.psum)
+  )
+  chex.assert_trees_all_close(mean, whole, rtol=1e-4, atol=1e-6)
+  w = params["Dense_0"]["kernel"]
+  extra = total["Dense_0"]["kernel"] - 4 * (whole["Dense_0"]["kernel"] - ALPHA * w)
+  np.testing.assert_allclose(extra, 4 * ALPHA * w, rtol=1e-4, atol=1e-5)
+  of_pmap = jax.tree.map(lambda x: x[0], shard(jax.lax.pmean, jax.pmap))
+  chex.assert_trees_all_close(of_pmap, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_devices_of_unequal_weights_are_averaged_by_the_counts():
+  params, batch = network()
+  batch["weights"] = jnp.asarray([1.0, 2, 0, 1, 0.5, 3, 1, 0])
+  composed = compose(loss_fn, several(), has_aux=True, with_metrics=True)
+  gradient = jax.grad(composed, has_aux=True)
+  whole = jit(gradient)(params, batch)[0]
+  parts = jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), batch)
+
+  def step(batch):
+    grads, (_, metrics) = gradient(params, batch)
+    count = metrics["loss"][1]
+    share = count / jax.lax.psum(count, "data")
+    return jax.lax.psum(jax.tree.map(lambda x: share * x, grads), "data"), jax.lax.psum(metrics, "data")
+
+  got, metrics = jit(jax.vmap(step, axis_name="data", out_axes=None))(parts)
+  chex.assert_trees_all_close(got, whole, rtol=1e-4, atol=1e-6)
+  _, (_, want) = composed(params, batch)
+  chex.assert_trees_all_close(metrics, want, rtol=1e-5)
+
+
+def test_shard_map_and_explicit_axes_give_what_one_device_gives():
+  params, batch = network()
+  terms = {**several(), "noise": perturbation(noise.gaussian_noise, on="inputs", std=0.5)}
+  terms["r_drop"] = example_term(consistency, weight=1.0)
+  composed = compose(loss_fn, terms, has_aux=True)
+  value = lambda params, batch, key: composed(params, batch, key=key)[0]
+  want = jit(jax.value_and_grad(value))(params, batch, jax.random.key(0))
+  mesh = explicit_mesh()
+  split = {name: jax.device_put(x, NamedSharding(mesh, PartitionSpec("data"))) for name, x in batch.items()}
+  report = jit(composed.report)(params, batch, key=jax.random.key(0))
+  with jax.set_mesh(mesh):
+    got = jax.jit(jax.value_and_grad(value))(params, split, jax.random.key(0))
+    chex.assert_trees_all_close(jax.device_get(got), jax.device_get(want), rtol=1e-4, atol=1e-6)
+    other = jax.jit(composed.report)(params, split, key=jax.random.key(0))
+    chex.assert_trees_all_close(jax.device_get(other), jax.device_get(report), rtol=1e-3, atol=1e-6)
+  # With shard_map the user averages; without noise the parts are those of the whole.
+  plain = compose(loss_fn, several(), has_aux=True)
+
+  def of_part(params, batch):
+    grads = jax.grad(lambda params: plain(params, batch)[0])(params)
+    return jax.lax.pmean(grads, "data")
+
+  specs = {name: PartitionSpec("data") for name in batch}
+  mapped = jax.shard_map(
+    of_part, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=PartitionSpec(), check_vma=False
+  )
+  with jax.set_mesh(mesh):
+    got = jax.jit(mapped)(params, split)
+  whole = jax.grad(lambda params: plain(params, batch)[0])(params)
+  chex.assert_trees_all_close(jax.device_get(got), whole, rtol=1e-4, atol=1e-6)
+
+
+# Refusals.
+
+
+def test_a_term_is_made_by_a_constructor():
+  for wrong in (penalties.l2, (1.0, penalties.l2), {"weight": 1.0}):
+    with pytest.raises(TypeError, match="terms must be made by penalty, example_term or perturbation"):
+      compose(loss_fn, {"l2": wrong})
+  with pytest.raises(TypeError, match=r"a penalty must be a function .*elastic_net: .*ratio"):
+    penalty(penalties.elastic_net, weight=0.1)
+  with pytest.raises(TypeError, match=r"an example term must be a function \(key, view\)"):
+    example_term(lambda view: 0.0, weight=0.1)
+  with pytest.raises(TypeError, match=r"a perturbation must be a function \(key, x\)"):
+    perturbation(lambda key: 0.0, on="inputs")
+  with pytest.raises(TypeError, match="on must be batch"):
+    perturbation(noise.gaussian_noise, on=None, std=1.0)  # type: ignore[arg-type]
+  with pytest.raises(ValueError, match="weight must lie in"):
+    penalty(penalties.l2, weight=-0.1)
+
+
+@pytest.mark.parametrize("name", ["loss", "data"])
+def test_a_name_of_the_loss_is_taken(name):
+  params, batch = network()
+  with pytest.raises(ValueError, match=f"the name of a term must not be loss, data.*got '{name}'"):
+    compose(mean_fn, {name: penalty(penalties.l2, weight=0.1)})(params, batch)
+
+
+def test_shapes_and_keys_are_checked():
+  params, batch = network()
+  for function, message in (
+    (
+      lambda key, view: jnp.ones(3),
+      r"odd must be a scalar or start with the shape of weights, \(8,\), got \(3,\)",
+    ),
+    (lambda key, view: view.batch["labels"], "the term odd must be floating"),
+  ):
+    composed = compose(mean_fn, {"odd": example_term(function, weight=1.0)})
+    with pytest.raises((ValueError, TypeError), match=message):
+      composed(params, {**batch, "weights": jnp.ones(8)}, key=None)
+  with pytest.raises(TypeError, match="key must be a typed key"):
+    compose(mean_fn, {"drawn": example_term(drawn, weight=1.0)})(params, batch, key=jnp.zeros(2, jnp.uint32))
+
+
+@pytest.mark.parametrize(
+  ("value", "has_aux", "message"),
+  [
+    (
+      (1.0, 2.0),
+      False,
+      r"the loss must be a scalar or \[batch\], got a tuple; \(loss, aux\) needs has_aux=True",
+    ),
+    (1.0, True, r"must return \(loss, aux\) with has_aux=True, got a float"),
+    ((1.0, 2.0, 3.0), True, r"must return \(loss, aux\)"),
+    (((1.0, 2.0), 3.0), True, "the loss must be a scalar"),
+    ({}, False, "one or more terms"),
+    ({"loss": 1.0}, False, "none of them called loss"),
+  ],
+)
+def test_a_loss_comes_with_the_rest_as_a_pair_or_alone(value, has_aux, message):
+  composed = compose(lambda params, batch, *, key: value, {}, has_aux=has_aux)
+  with pytest.raises((TypeError, ValueError), match=message):
+    composed({"kernel": jnp.ones(2)}, None)
+
+
+def test_the_module_says_what_it_has():
+  assert {"compose", "penalty", "example_term", "perturbation", "View"} <= set(objective.__all__)
