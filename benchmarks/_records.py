@@ -42,6 +42,9 @@ METRICS = {
   "test/nll_unscaled": ("NLL, not scaled", 1, 3),
   "test/ece": ("ECE, %", 100, 2),
   "val/error": ("validation error, %", 100, 2),
+  "test/rmse": ("test RMSE", 1, 2),
+  "test/mae": ("MAE", 1, 2),
+  "test/r2": ("R2", 1, 3),
 }
 METHODS = {
   "dropmax": "DropMax",

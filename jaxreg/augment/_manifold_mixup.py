@@ -42,7 +42,7 @@ def manifold_mixup(
 
   Args:
     key: draws the layer, the shares and a permutation of the batch.
-    batch: `inputs` `[batch, ...]`; `labels` `[batch]`, integer, or `[batch, classes]`, floating.
+    batch: `inputs` `[batch, ...]`; `labels` `[batch]`, integer, or floating, as in `mixup`.
     layers: names of the layers that may be drawn.
     alpha: above 0; towards 0 the features stay unmixed.
     num_classes: needed for integer labels; static.

@@ -33,15 +33,15 @@ def mixup(
 
   Args:
     key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.
-    batch: `inputs` `[batch, ...]`, uint8 or floating; `labels` `[batch]`, integer, or `[batch, classes]`,
-      floating; other entries pass through. An integer label out of range, such as -1 for none, turns the
-      mixed labels into NaN, or is refused if it is known.
+    batch: `inputs` `[batch, ...]`, uint8 or floating; `labels` `[batch]`, integer; or floating: probabilities
+      `[batch, classes]`, or numbers `[batch, ...]`; other entries pass through. An integer label out of
+      range, such as -1 for none, turns the mixed labels into NaN, or is refused if it is known.
     alpha: above 0; towards 0 the examples stay unmixed.
     num_classes: needed for integer labels; static.
     per_example: whether each example draws its own share, or the batch draws one, as in the paper.
 
   Returns:
-    The batch with mixed inputs of the same dtype and labels `[batch, classes]`.
+    The batch with mixed inputs of the same dtype and floating labels.
 
   Example:
     >>> batch = {"inputs": jnp.zeros((2, 4)), "labels": jnp.array([0, 1])}

@@ -137,6 +137,20 @@ def test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_i
   np.testing.assert_allclose(cosine[-1], 1, atol=1e-6)
 
 
+def test_vat_of_a_linear_regression_is_the_largest_singular_value():
+  """Half the squared distance of `x @ W` is largest along its first left singular vector."""
+  w = np.random.default_rng(5).normal(size=(4, 3))
+  divergence = lambda clean, moved: jnp.square(moved - clean).sum(axis=-1) / 2
+  options = {"eps": 0.5, "num_steps": 60, "divergence": divergence}
+  with jax.enable_x64(True):
+    x = jnp.asarray(np.random.default_rng(6).normal(size=(2, 4)))
+    moved = adversarial.virtual_adversarial(key(), lambda x: x @ w, x, **options)
+    value = adversarial.vat_loss(key(), lambda x: x @ w, x, **options)
+  left, singular, _ = np.linalg.svd(w)
+  np.testing.assert_allclose(abs((moved - x) @ left[:, 0]), 0.5, rtol=1e-8)
+  np.testing.assert_allclose(value, (0.5 * singular[0]) ** 2 / 2, rtol=1e-8)
+
+
 @pytest.mark.claim(
   SOURCE,
   "adversarial training",

@@ -91,3 +91,18 @@ def test_refusals():
     ensembles.laplace_posterior(curvature, precision=0.0)
   with pytest.raises(ValueError, match=r"features must be \[batch, 3\]"):
     ensembles.laplace_variance(ensembles.laplace_posterior(curvature, precision=1.0), logits)
+
+
+@pytest.mark.parametrize("structure", ["dense", "kronecker"])
+def test_a_regression_s_posterior_is_bayesian_linear_regression(x64, structure):
+  """Two outputs with noise of their own: each has the posterior of a linear model."""
+  noise = np.array([0.5, 2.0])
+  curvature = ensembles.laplace_curvature(
+    FEATURES, np.zeros((N, 2)), structure=structure, noise_variance=noise
+  )
+  got = ensembles.laplace_variance(ensembles.laplace_posterior(curvature, precision=PRECISION), NEW)
+  inverses = [np.linalg.inv(FEATURES.T @ FEATURES / value + PRECISION * np.eye(D)) for value in noise]
+  want = np.stack([np.einsum("nd,de,ne->n", NEW, inverse, NEW) for inverse in inverses], axis=1)
+  np.testing.assert_allclose(got, want, rtol=1e-9)
+  with pytest.raises(ValueError, match="noise_variance"):
+    ensembles.laplace_curvature(FEATURES, np.zeros((N, 2)), noise_variance=0.0)
