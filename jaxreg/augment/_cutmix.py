@@ -38,8 +38,8 @@ def cutmix(
 
   Args:
     key: two draws of `[2, batch]`, for the shares and the places, and a permutation of the batch.
-    batch: `inputs` `[batch, height, width, channels]`; `labels` as in `mixup`; `masks` are pasted as images are,
-      and other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; `labels` as in `mixup`; `masks` are pasted as images
+      are, and other entries pass through.
     alpha: above 0; at 1 all areas are equally likely.
     num_classes: needed for integer labels; static.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.

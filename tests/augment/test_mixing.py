@@ -134,8 +134,8 @@ def test_refusals(function):
     function(key(), {"labels": b["labels"]}, num_classes=6)
   with pytest.raises(ValueError, match="batch must have 'labels'"):
     function(key(), {"inputs": b["inputs"]})
-  with pytest.raises(ValueError, match=r"soft labels must be \[batch, classes\]"):
-    function(key(), {**b, "labels": jnp.ones(6)})
+  with pytest.raises(ValueError, match=r"labels must be \[batch, \.\.\.\], got a scalar"):
+    function(key(), {**b, "labels": jnp.float32(1)})
   with pytest.raises(TypeError, match="key must be a typed key"):
     function(0, b, num_classes=6)
   with pytest.raises(TypeError, match="inputs must be uint8 or floating"):
@@ -169,3 +169,9 @@ def test_manifold_mixup_refuses():
   mixing = augment.manifold_mixup(key(), marked(), layers=["a"], num_classes=6)["mixing"]
   with pytest.raises(ValueError, match="batch axis of the mixing, 6"):
     augment.mix_hidden(jnp.zeros((3, 2)), mixing, layer="a")
+
+
+def test_labels_that_are_numbers_mix_as_the_inputs_do():
+  numbers = jnp.arange(6.0)
+  batch = augment.mixup(key(), {"inputs": numbers[:, None] * 2, "labels": numbers})
+  np.testing.assert_allclose(batch["labels"], batch["inputs"][:, 0] / 2, rtol=1e-6)
