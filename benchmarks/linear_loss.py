@@ -17,10 +17,10 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 
-from _records import Found
-from _report import flags, ratios
+from _records import Found  # noqa: E402
+from _report import flags, ratios  # noqa: E402
 
-from jaxreg import losses
+from jaxreg import losses  # noqa: E402
 
 LARGE = 8192, 64, 32768
 TIMED = (1024, 64, 8192), (1024, 256, 8192), (2048, 64, 16384)

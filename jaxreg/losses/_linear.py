@@ -62,7 +62,7 @@ def linear(
   """
   check_count(chunk_size, "chunk_size")
   kernels = tuple(_kernel(w) for w in (kernel if isinstance(kernel, tuple) else (kernel,)))
-  inputs = features if isinstance(features, tuple) else (features,)
+  inputs: tuple[ArrayLike, ...] = features if isinstance(features, tuple) else (features,)
   if len(inputs) not in (1, len(kernels)):
     raise ValueError(f"features must be 1 or as many as the {len(kernels)} kernels, got {len(inputs)}")
   rows: tuple[Array, ...] = tuple(check_floating(x, "features") for x in inputs)
@@ -79,7 +79,8 @@ def linear(
     biases = tuple(check_wide(b, "bias", shape=w.shape[1:]) for b, w in zip(given, kernels, strict=True))
   if key is not None:
     check_key(key)
-  taken = tuple(_labels(y, rows[0], kernels[0].shape[1], class_axis) for y in labels)
+  classes = kernels[0].shape[1]
+  taken = tuple(_labels(y, rows[0], classes, class_axis) for y in labels)
   if where is not None:
     where = jnp.asarray(check_where(where, lead))
 
