@@ -63,6 +63,8 @@ def linear(
   check_count(chunk_size, "chunk_size")
   kernels = tuple(_kernel(w) for w in (kernel if isinstance(kernel, tuple) else (kernel,)))
   inputs: tuple[ArrayLike, ...] = features if isinstance(features, tuple) else (features,)
+  if not kernels:
+    raise ValueError("kernel must be an array or a tuple of at least one, got ()")
   if len(inputs) not in (1, len(kernels)):
     raise ValueError(f"features must be 1 or as many as the {len(kernels)} kernels, got {len(inputs)}")
   rows: tuple[Array, ...] = tuple(check_floating(x, "features") for x in inputs)

@@ -210,6 +210,7 @@ def test_memory_does_not_grow_with_examples_times_classes():
     ({"features": X[:, :3]}, ValueError, "features must have shape"),
     ({"features": (X, X)}, ValueError, "features must be 1 or as many as the 1 kernels"),
     ({"kernel": W[0]}, ValueError, r"kernel must be \[features, classes\]"),
+    ({"kernel": ()}, ValueError, "kernel must be an array or a tuple of at least one"),
     ({"bias": BIAS[:3]}, ValueError, "bias must have shape"),
     ({"bias": (BIAS, BIAS)}, ValueError, "bias must be as many as the 1 kernels"),
     ({"labels": LABELS + CLASSES}, ValueError, "labels must lie in"),
