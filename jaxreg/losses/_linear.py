@@ -69,7 +69,7 @@ def linear(
     raise ValueError(f"features must be 1 or as many as the {len(kernels)} kernels, got {len(inputs)}")
   rows: tuple[Array, ...] = tuple(check_floating(x, "features") for x in inputs)
   lead = rows[0].shape[:-1]
-  for x, w in zip(rows if len(rows) > 1 else rows * len(kernels), kernels, strict=True):
+  for x, w in zip(rows * (len(kernels) // len(rows)), kernels, strict=True):
     if x.ndim < 2 or x.shape != (*lead, w.shape[0]):
       expected = ", ".join(map(str, (*lead, w.shape[0]))) if lead else f"..., {w.shape[0]}"
       raise ValueError(f"features must have shape ({expected}) for kernel {w.shape}, got {x.shape}")
@@ -141,7 +141,7 @@ def _of_chunk(loss, key, part, kernels, biases, class_axis):
   padded = -size % devices
   pad = lambda x: jnp.pad(x, ((0, padded), *[(0, 0)] * (x.ndim - 1))) if padded else x
   rows, labels, where = jax.tree.map(pad, (rows, labels, where))
-  rows = rows if len(rows) > 1 else rows * len(kernels)
+  rows = rows * (len(kernels) // len(rows))
   logits = [x.astype(w.dtype) @ w for x, w in zip(rows, kernels, strict=True)]
   if biases is not None:
     logits = [z + b[None] for z, b in zip(logits, biases, strict=True)]
