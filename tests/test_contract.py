@@ -67,6 +67,7 @@ ELSEWHERE = {
   "flatness/test_subset.py": "flatness.subset",
   "flatness/test_trace.py": "flatness.operator_trace",
   "losses/test_class_weights.py": "losses.class_weights",
+  "losses/test_linear.py": "losses.linear",
   "noise/test_label_noise.py": "noise.label_noise",
   "noise/test_structured_dropout.py": "noise.drop_path_rates",
   "noise/test_layer.py": "noise.layer",

@@ -53,6 +53,7 @@ from jaxreg.losses._group_softmax_scores import discriminative_scores as discrim
 from jaxreg.losses._jensen_shannon import jensen_shannon as jensen_shannon
 from jaxreg.losses._label_smoothing import label_smoothing as label_smoothing
 from jaxreg.losses._large_margin import large_margin as large_margin
+from jaxreg.losses._linear import linear as linear
 from jaxreg.losses._logit_adjustment import logit_adjustment as logit_adjustment
 from jaxreg.losses._multitask import multitask as multitask
 from jaxreg.losses._multitask import uncertainty_weighting as uncertainty_weighting

@@ -1,0 +1,160 @@
+"""Losses of features and a kernel, without the logits of all examples at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
+from jaxreg._sharding import partitioned
+from jaxreg._where import check_where, zero_elsewhere
+from jaxreg.typing import Array, Key
+
+
+def linear(
+  loss: Callable[..., Array],
+  features: ArrayLike | tuple[ArrayLike, ...],
+  kernel: ArrayLike | tuple[ArrayLike, ...],
+  *labels: ArrayLike,
+  bias: ArrayLike | tuple[ArrayLike, ...] | None = None,
+  where: ArrayLike | None = None,
+  key: Key | None = None,
+  chunk_size: int = 256,
+  class_axis: str | None = None,
+) -> Array:
+  r"""Computes a loss of the logits of a last layer, of a chunk of examples at a time.
+
+  .. math:: \ell_i = \mathrm{loss}(h_i W + b, y_i)
+
+  The logits of `chunk_size` examples are in memory, not those of all: the backward pass computes each chunk
+  again. Derivatives of any order are those of the loss of all logits. Products and sums are in float32 or
+  wider, also of bfloat16 features and kernels. Chunk `c` of `k` has the examples `c, c + k, c + 2k, ...`,
+  so that examples that are split over devices are split in every chunk; the rest make a last, smaller chunk.
+
+  Args:
+    loss: `([key,] logits, *labels) -> [examples]`, any loss of this module or your own that treats each
+      example alone; `functools.partial` sets its options.
+    features: `h`, `[..., features]`, floating; or a tuple, one for each kernel.
+    kernel: `W`, `[features, classes]`; a tuple gives the loss as many logits: the three of `dropmax`, or the
+      student's and the teacher's of `distillation`.
+    *labels: what the loss takes after the logits, each `[...]` or `[..., classes]`.
+    bias: `b`, `[classes]`; a tuple if `kernel` is one.
+    where: `[...]`, bool: which examples count.
+    key: of a random loss; each chunk draws from its own key.
+    chunk_size: number of examples at once. Smaller needs less memory, larger fewer passes over the kernel.
+    class_axis: inside `shard_map`, the axis over which the classes of `kernel` and `bias` are split; features
+      and labels are whole. Elsewhere JAX knows from the arrays.
+
+  Returns:
+    `[...]`, float32 or wider.
+
+  Example:
+    >>> features, kernel = jnp.ones((4, 8)), jnp.zeros((8, 2))
+    >>> linear(softmax_cross_entropy, features, kernel, jnp.zeros(4, int), chunk_size=2)
+    Array([0.6931472, 0.6931472, 0.6931472, 0.6931472], dtype=float32)
+
+  References:
+    Chen et al., `Training Deep Nets with Sublinear Memory Cost`, 2016, section 3: to compute again.
+  """
+  check_count(chunk_size, "chunk_size")
+  kernels = tuple(_kernel(w) for w in (kernel if isinstance(kernel, tuple) else (kernel,)))
+  inputs: tuple[ArrayLike, ...] = features if isinstance(features, tuple) else (features,)
+  if not kernels:
+    raise ValueError("kernel must be an array or a tuple of at least one, got ()")
+  if len(inputs) not in (1, len(kernels)):
+    raise ValueError(f"features must be 1 or as many as the {len(kernels)} kernels, got {len(inputs)}")
+  rows: tuple[Array, ...] = tuple(check_floating(x, "features") for x in inputs)
+  lead = rows[0].shape[:-1]
+  for x, w in zip(rows * (len(kernels) // len(rows)), kernels, strict=True):
+    if x.ndim < 2 or x.shape != (*lead, w.shape[0]):
+      expected = ", ".join(map(str, (*lead, w.shape[0]))) if lead else f"..., {w.shape[0]}"
+      raise ValueError(f"features must have shape ({expected}) for kernel {w.shape}, got {x.shape}")
+  biases = None
+  if bias is not None:
+    given = bias if isinstance(bias, tuple) else (bias,)
+    if len(given) != len(kernels):
+      raise ValueError(f"bias must be as many as the {len(kernels)} kernels, got {len(given)}")
+    biases = tuple(check_wide(b, "bias", shape=w.shape[1:]) for b, w in zip(given, kernels, strict=True))
+  if key is not None:
+    check_key(key)
+  classes = kernels[0].shape[1]
+  taken = tuple(_labels(y, rows[0], classes, class_axis) for y in labels)
+  if where is not None:
+    where = jnp.asarray(check_where(where, lead))
+
+  def whole(rows, kernels, biases, taken, where, key):
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(lead) :]), (rows, taken, where))
+    size = flat[0][0].shape[0]
+    chunks, rest = divmod(size, chunk_size)
+
+    # The chunk is taken inside: otherwise the backward pass would keep a copy of all chunks.
+    @jax.checkpoint
+    def chunk(data, kernels, biases, number, index):
+      part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, 1, keepdims=False), data)
+      own = () if key is None else (jax.random.fold_in(key, number),)
+      return _of_chunk(loss, own, part, kernels, biases, class_axis)
+
+    values = []
+    if chunks:
+      dealt = jax.tree.map(lambda x: x[: size - rest].reshape(chunk_size, chunks, *x.shape[1:]), flat)
+      each = jax.lax.map(lambda number: chunk(dealt, kernels, biases, number, number), jnp.arange(chunks))
+      values.append(each.T.reshape(-1))
+    if rest or not chunks:
+      last = jax.tree.map(lambda x: x[size - rest :][:, None], flat)
+      values.append(chunk(last, kernels, biases, jnp.int32(chunks), jnp.int32(0)))
+    return jnp.concatenate(values).reshape(lead)
+
+  return partitioned(whole, rows, kernels, biases, taken, where, key, kept=slice(-1))
+
+
+def _kernel(kernel: ArrayLike) -> Array:
+  kernel = check_wide(kernel, "kernel")
+  if kernel.ndim != 2:
+    raise ValueError(f"kernel must be [features, classes], got {kernel.shape}")
+  return kernel
+
+
+def _labels(labels: ArrayLike, features: Array, classes: int, class_axis: str | None) -> Array:
+  """Labels as an array; integer ones are checked here, where they may be known."""
+  array = jnp.asarray(labels)
+  if jnp.issubdtype(array.dtype, jnp.integer):
+    classes *= 1 if class_axis is None else jax.lax.axis_size(class_axis)
+    return check_labels(labels, features, "features", num_classes=classes)
+  if array.shape[: features.ndim - 1] != features.shape[:-1]:
+    raise ValueError(
+      f"labels must have the leading axes {features.shape[:-1]} of features, got {array.shape}"
+    )
+  return array
+
+
+def _of_chunk(loss, key, part, kernels, biases, class_axis):
+  rows, labels, where = part
+  size = rows[0].shape[0]
+  devices = 1 if class_axis is None else jax.lax.axis_size(class_axis)
+  if where is not None:
+    # A NaN in the features of an example that does not count would reach the kernel's gradient.
+    rows = jax.tree.map(functools.partial(zero_elsewhere, where), rows)
+  padded = -size % devices
+  pad = lambda x: jnp.pad(x, ((0, padded), *[(0, 0)] * (x.ndim - 1))) if padded else x
+  rows, labels, where = jax.tree.map(pad, (rows, labels, where))
+  rows = rows * (len(kernels) // len(rows))
+  logits = [x.astype(w.dtype) @ w for x, w in zip(rows, kernels, strict=True)]
+  if biases is not None:
+    logits = [z + b[None] for z, b in zip(logits, biases, strict=True)]
+  options = {} if where is None else {"where": where}
+  if class_axis is None:
+    return loss(*key, *logits, *labels, **options)
+  # From a part of the classes of all examples to all classes of a part of the examples.
+  index = jax.lax.axis_index(class_axis)
+  logits = [jax.lax.all_to_all(z, class_axis, 0, 1, tiled=True) for z in logits]
+  share = (size + padded) // devices
+  own = lambda x: jax.lax.dynamic_slice_in_dim(x, index * share, share)
+  key = tuple(jax.random.fold_in(k, index) for k in key)
+  values = loss(*key, *logits, *jax.tree.map(own, labels), **jax.tree.map(own, options))
+  # A sum, not a gather: JAX then knows that the values are the same on all devices.
+  slots = jnp.where(jnp.arange(devices)[:, None] == index, values[None], 0)
+  return jax.lax.psum(slots, class_axis).reshape(-1)[:size]
