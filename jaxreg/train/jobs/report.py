@@ -87,6 +87,10 @@ def _further(results: Table, split: str) -> list[str]:
     if f"{split}/{name}_size" in results:
       size = shown(results, f"{split}/{name}_size", digits=3)
       lines.append(f"{indent}{name} sets: {size} classes, with the label in {percent(f'{name}_coverage')}")
+  if f"{split}/conformal_risk_size" in results:
+    size = shown(results, f"{split}/conformal_risk_size", digits=3)
+    missed = percent("conformal_risk_missed")
+    lines.append(f"{indent}conformal_risk sets: {size} labels, {missed} of an example's labels missed")
   titles = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1", "tuned_f1": "F1, tuned"}
   for name, title in titles.items():
     if f"{split}/{name}_macro" in results:
