@@ -488,9 +488,7 @@ def test_labels_of_other_kinds_have_a_remedy(tmp_path, labels, told):
   assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-  "kind", ["1 to 4", "-2 to 1", "a column", "one-hot", "one-hot of booleans"]
-)
+@pytest.mark.parametrize("kind", ["1 to 4", "-2 to 1", "a column", "one-hot", "one-hot of booleans"])
 def test_the_remedy_gives_the_labels(tmp_path, kind):
   """What the message says, done to the labels, gives those that were meant."""
   labels = REMEDIES[kind][0]

@@ -125,6 +125,11 @@ class Mesh(Group, scope="call"):
   min_size: int = field(
     16384, "Rules with the dimension `largest` leave smaller parameters whole.", "[0, inf)", "mesh.shard"
   )
+  axes: Literal["auto", "explicit"] = field(
+    "auto",
+    "Kind of the mesh's axes: auto, JAX chooses how arrays are split; explicit, their types say it, which "
+    "linen.Dropout and linen.Embed in a model of your own refuse.",
+  )
 
 
 class Watch(Group, scope="call"):
