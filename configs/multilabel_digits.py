@@ -2,6 +2,7 @@
 
 Command: python run.py --config configs/multilabel_digits.py
 Source: the labels are ours; Ridnik et al., `Asymmetric Loss For Multi-Label Classification`, 2021.
+Ours: `compare_multilabel_digits`, in docs/guides/targets.md.
 
 An MLP (64, 64) on scikit-learn's digits, 100 epochs, 30 seconds on 2 cores. The argument is a method for
 labels that are no or yes. `--config.job=compare` compares cross-entropy alone with five others, over 5 seeds.

@@ -29,7 +29,8 @@ def sections() -> dict[str, list[Figure]]:
   """The figures by the title of the page that shows them first: the papers, then the other pages."""
   found: dict[str, list[Figure]] = {}
   known: set[Path] = set()
-  for page in [*sorted(ROOT.glob("papers/*/README.md")), *sorted(ROOT.glob("docs/*.md"))]:
+  folders = ("papers/*/README.md", "docs/*.md", "docs/guides/*.md")
+  for page in [page for folder in folders for page in sorted(ROOT.glob(folder))]:
     if page.name != "index.md":
       text = page.read_text()
       new = [figure for figure in _figures(page, text) if figure.file not in known]

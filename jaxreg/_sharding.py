@@ -47,6 +47,11 @@ def entries(values: Array, index: Array) -> Array:
   return partitioned(take, values, index, kept=slice(-1))
 
 
+def rows(table: Array, index: Array) -> Array:
+  """Takes the rows at `index` `[...]` of `table` `[n, ...]`, split as `index` is."""
+  return partitioned(lambda index, table: table[index], index, table)
+
+
 def gathered(x: Array) -> Array:
   """Copies the whole of `x` to every device, as a sort of all entries needs it."""
   sharding = _split(x)

@@ -280,6 +280,11 @@ CASES = (
     lambda scores, labels: calibration.conformal_threshold(scores, labels, alpha=0.3),
   ),
   row(
+    "calibration.conformal_risk_threshold",
+    {"scores": SCORES, "costs": Input("soft", "BK")},
+    lambda scores, costs: calibration.conformal_risk_threshold(scores, costs, alpha=0.3),
+  ),
+  row(
     "calibration.interval_coverage",
     {**dict.fromkeys(("low", "high", "targets"), Input("real", "B")), "weights": Input("weight", "B")},
     calibration.interval_coverage,

@@ -3,11 +3,12 @@
 The sums merge by addition over batches, devices and processes: `nll` and `brier` return `(sum, count)`,
 `ece_bins` and `classwise_bins` three sums per bin, `Bins`. Add the sums of batches with `merge`. In compiled
 code, add the sums of a few parts with `jax.tree.map(jnp.add, ...)` or `psum`. Divide at the end, for instance
-by `ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `auroc` and `fpr_at_tpr` take
-the whole set. `conformal_scores` and `aps_scores` are `[..., classes]`; `least_confidence` and `energy`,
-scores of examples from elsewhere, `[...]`. Every function refuses a known label out of range, and gives NaN
-for a traced one. `interval_coverage` and `quantile_coverage` are sums over real targets, and
-`interval_scores` their scores for `conformal_threshold`. `where` says which examples count, as in `losses`.
+by `ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `conformal_risk_threshold`,
+`auroc` and `fpr_at_tpr` take the whole set. `conformal_scores` and `aps_scores` are `[..., classes]`;
+`least_confidence` and `energy`, scores of examples from elsewhere, `[...]`. Every function refuses a known
+label out of range, and gives NaN for a traced one. `interval_coverage` and `quantile_coverage` are sums over
+real targets, and `interval_scores` their scores for `conformal_threshold`. `where` says which examples count,
+as in `losses`.
 """
 
 from jaxreg._names import suggest_names
@@ -15,6 +16,7 @@ from jaxreg.calibration._adaptive import adaptive_bins as adaptive_bins
 from jaxreg.calibration._brier import brier as brier
 from jaxreg.calibration._classwise import classwise_bins as classwise_bins
 from jaxreg.calibration._conformal import aps_scores as aps_scores
+from jaxreg.calibration._conformal import conformal_risk_threshold as conformal_risk_threshold
 from jaxreg.calibration._conformal import conformal_scores as conformal_scores
 from jaxreg.calibration._conformal import conformal_threshold as conformal_threshold
 from jaxreg.calibration._ece import Bins as Bins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -10,10 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_labels, check_log_probs, check_range, check_wide, key_first
+from jaxreg._checks import (
+  check_key,
+  check_labels,
+  check_log_probs,
+  check_range,
+  check_wide,
+  key_first,
+  known_values,
+)
 from jaxreg._sharding import entries, gathered, partitioned, sharding_like
 from jaxreg._where import check_where, only_where, zero_elsewhere
-from jaxreg.calibration._weights import ceil_of, others_log_probs
+from jaxreg.calibration._weights import ceil_of, of_number, others_log_probs
 from jaxreg.typing import Array, Key
 
 # Above this log-probability, the other classes tell how far a probability is from 1.
@@ -159,3 +168,69 @@ def conformal_threshold(
   threshold = jnp.concatenate([-ends, picked, ends])[rank]
   threshold = jnp.where(rank > number, jnp.inf, threshold)
   return jnp.where(outside.any(), jnp.nan, threshold)
+
+
+def conformal_risk_threshold(
+  scores: ArrayLike, costs: ArrayLike, *, alpha: float, bound: float = 1.0, where: ArrayLike | None = None
+) -> Array:
+  r"""Computes the threshold under which a new example's loss is at most `alpha` in expectation.
+
+  .. math:: L_i(\lambda) = \sum_k c_{ik} 1[s_{ik} > \lambda], \qquad \hat\lambda = \inf \Bigl\{ \lambda :
+    \frac{n}{n + 1} \cdot \frac1n \sum_i L_i(\lambda) + \frac{B}{n + 1} \le \alpha \Bigr\}
+
+  The set of a new example is `scores <= threshold`, a mask, and each label outside of it costs `c`. Then
+  `E[L] <= alpha` for every model and every `n`, if the calibration examples and the new one are exchangeable;
+  of independent examples without ties among the scores, `E[L] >= alpha - 2 B / (n + 1)`, too. With the costs
+  `y / max(sum(y), 1)` of labels `y` in {0, 1}, the loss is the false negative rate: the share of the labels
+  that the set misses. One-hot costs give `conformal_threshold`. Another loss that falls in steps is given by
+  the places of its steps, `scores`, and their heights, `costs`. The threshold is infinite if `n` is too small
+  for `alpha`. Every device sorts all scores.
+
+  Args:
+    scores: `s`, `[..., labels]`, floating, such as minus the log-probabilities that the labels are present.
+    costs: `c`, `[..., labels]`, floating, at least 0, with sums of at most `bound`.
+    alpha: the bound on the expected loss; static, and taken as the decimal it is written as.
+    bound: `B`, the largest possible loss of an example; static.
+    where: `[...]`, bool: which examples count.
+
+  Returns:
+    A scalar, float32 or wider; NaN for a score that is NaN or traced costs out of range.
+
+  Example:
+    >>> scores = jnp.array([[0.1, 0.4], [0.2, 0.3], [0.5, 0.6]])
+    >>> labels = jnp.array([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    >>> rates = labels / jnp.maximum(labels.sum(axis=-1, keepdims=True), 1)
+    >>> conformal_risk_threshold(scores, rates, alpha=0.5)  # only the third example misses its label
+    Array(0.3, dtype=float32)
+
+  References:
+    Angelopoulos, Bates, Fisch, Lei and Schuster, `Conformal Risk Control`, 2024, Theorems 1 and 2.
+  """
+  scores = check_wide(scores, "scores")
+  if scores.ndim == 0:
+    raise ValueError("scores must be [..., labels], got a scalar")
+  check_range(alpha, "alpha", low=0)
+  check_range(bound, "bound", low=0, open_low=True, open_high=True)
+  given: Any = costs
+  steps: tuple[Array, ...] = scores, check_wide(costs, "costs", shape=scores.shape).astype(scores.dtype)
+  shape, most = scores.shape[:-1], 1.01 * bound  # a bfloat16 rounds by 0.2 per cent
+  number: Any = math.prod(shape)
+  if where is not None:
+    counts = check_where(where, shape)
+    steps = tuple(zero_elsewhere(counts, x) for x in steps)
+    given = zero_elsewhere(counts, given if isinstance(given, np.ndarray) else jnp.asarray(given))
+    number = jnp.asarray(counts).sum()
+  known = known_values(given)
+  if known is not None and known.size:
+    check_range(known, "costs", low=0)
+    check_range(known.sum(axis=-1), "the sums of costs", high=most)
+  places, heights = (gathered(x) for x in steps)
+  broken = jnp.isnan(places).any() | ~(heights >= 0).all() | (heights.sum(axis=-1) > most).any()
+  order = jnp.argsort(places.ravel(), descending=True)
+  # At the threshold only larger scores cost; at any smaller threshold, its own do, too, and exceed the limit.
+  lost = jnp.cumsum(heights.ravel()[order])
+  level, largest = Fraction(str(alpha)), Fraction(str(bound))
+  limit = of_number(lambda n: float(level * (n + 1) - largest), number, math.prod(shape))
+  ends = jnp.full(1, jnp.inf, scores.dtype)
+  found = jnp.concatenate([places.ravel()[order], -ends])[(lost <= limit).sum()]
+  return jnp.where(broken, jnp.nan, jnp.where(limit < 0, jnp.inf, found))

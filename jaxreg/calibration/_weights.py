@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -96,6 +97,10 @@ def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: t
 
 def ceil_of(share: Fraction, number: int | Array, most: int) -> Any:
   """Returns `ceil(share * number)` exactly; `number` may be traced and is at most `most`."""
-  ceil = lambda n: -(-n * share.numerator // share.denominator)
   # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.
-  return ceil(number) if isinstance(number, int) else jnp.asarray([*map(ceil, range(most + 1))])[number]
+  return of_number(lambda n: math.ceil(share * n), number, most)
+
+
+def of_number(rule: Callable[[int], float], number: int | Array, most: int) -> Any:
+  """Returns `rule(number)`, computed on the host; `number` may be traced and is at most `most`."""
+  return rule(number) if isinstance(number, int) else jnp.asarray([*map(rule, range(most + 1))])[number]

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg._checks import check_count
+from jaxreg._sharding import partitioned
 from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
@@ -99,7 +100,9 @@ class Transformer(nn.Module):
     return x
 
   def _embed(self, tokens: Array, train: bool) -> Array:
-    x = self.embedding(tokens) * self.d_model**0.5
+    # Linen's own look-up refuses explicit axes.
+    look_up = lambda tokens, table: jnp.take(table, tokens, axis=0)
+    x = partitioned(look_up, tokens, self.embedding.embedding) * self.d_model**0.5
     if train and self.embedding_noise_alpha:
       alpha, key = self.embedding_noise_alpha, self.make_rng("dropout")
       x = noise.embedding_noise(key, x, alpha=alpha, where=tokens != PAD)

@@ -18,6 +18,8 @@ BROKEN = np.where(WHERE[:, None], LOG_PROBS, RNG.choice([np.nan, np.inf, -np.inf
 BROKEN, NO_LABELS = np.float32(BROKEN), np.where(WHERE, LABELS, -1)
 SPOILT = np.float32(np.where(WHERE, REAL, np.nan))
 threshold = functools.partial(calibration.conformal_threshold, alpha=0.3)
+risk_threshold = functools.partial(calibration.conformal_risk_threshold, alpha=0.3)
+COSTS = np.exp(LOG_PROBS)
 # The function, its arguments with nonsense, and the same without it.
 ROWS = {
   **{
@@ -26,6 +28,7 @@ ROWS = {
   },
   "conformal_threshold": (threshold, (BROKEN, NO_LABELS), (LOG_PROBS, LABELS)),
   "conformal_threshold of scores": (threshold, (SPOILT[0],), (REAL[0],)),
+  "conformal_risk_threshold": (risk_threshold, (-BROKEN, np.exp(BROKEN)), (-LOG_PROBS, COSTS)),
   "interval_coverage": (calibration.interval_coverage, tuple(SPOILT), tuple(REAL)),
   "quantile_coverage": (calibration.quantile_coverage, (BROKEN, SPOILT[0]), (LOG_PROBS, REAL[0])),
   **{

@@ -50,9 +50,10 @@ UNREAD = ("seed", "checkpoint")  # what the functions of a run do not depend on
 def on_devices(patch, number):
   """From here on, runs use the first `number` devices."""
   devices = jax.devices()[:number]
-  mesh = jax.make_mesh((number, 1), ("data", "model"), (AxisType.Auto,) * 2, devices=devices)
+  make = lambda kind: jax.make_mesh((number, 1), ("data", "model"), (kind,) * 2, devices=devices)
+  meshes = {"auto": make(AxisType.Auto), "explicit": make(AxisType.Explicit)}
   for module in ("run_parts", "compatibility"):
-    patch.setattr(f"jaxreg.train.assemble.{module}.make_mesh", lambda model: mesh)
+    patch.setattr(f"jaxreg.train.assemble.{module}.make_mesh", lambda model, axes="auto": meshes[axes])
 
 
 class Kept:

@@ -22,7 +22,10 @@ FIELDS = {
   "epochs": 3,
 }
 DATA = sources.digits(attributes=True).limited(128)
-MEASURES = ("ranking", "f1", "thresholds", "mce", "classwise_ece", "adaptive_ece", "temperature", "conformal")
+MEASURES = (
+  *("ranking", "f1", "thresholds", "mce", "classwise_ece", "adaptive_ece", "temperature", "conformal"),
+  "conformal_risk",
+)
 
 
 def test_the_attributes_of_the_digits():
@@ -106,8 +109,13 @@ def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   for average in ("macro", "micro"):
     f1 = sklearn.f1_score(labels, yes >= best, average=average)
     assert found[f"test/tuned_f1_{average}"] == pytest.approx(f1, abs=0.01)
+  rate = lambda yes, labels, at: (labels * (yes < at)).sum(1) / np.maximum(labels.sum(1), 1)
+  number = len(held)  # the largest probability at which few enough labels of the validation split are missed
+  fits = [at for at in held.ravel() if rate(held, DATA.val.labels, at).sum() + 1 <= 0.1 * (number + 1)]
+  assert found["test/conformal_risk_missed"] == pytest.approx(rate(yes, labels, max(fits)).mean(), abs=1e-3)
+  assert found["test/conformal_risk_size"] == pytest.approx((yes >= max(fits)).sum(1).mean(), abs=1e-2)
   told = report(found, config, trained)
-  assert all(word in told for word in ("AUROC", "average precision", "F1: ", "F1, tuned"))
+  assert all(word in told for word in ("AUROC", "average precision", "F1: ", "F1, tuned", "conformal_risk"))
 
 
 def test_a_run_is_resumed_to_the_same_bits(trained, light_runs, tmp_path):

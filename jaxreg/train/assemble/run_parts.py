@@ -21,7 +21,7 @@ from jaxreg.train.step.program import Program
 
 def replicas_of(config: Config, program: Program) -> Vmap | Loop:
   """How the replicas are trained (`Vmap` or `Loop`), and where their states lie."""
-  mesh = make_mesh(config.mesh.model)
+  mesh = make_mesh(config.mesh.model, config.mesh.axes)
   return make_replicas(
     mesh,
     config.replicas_by,

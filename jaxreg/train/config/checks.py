@@ -116,6 +116,12 @@ def _conflicts(config: Config) -> Iterator[str]:
       "mesh.shard: a state that is split needs parallel=jit and replicas_by=auto or loop, "
       f"got {config.parallel} and {config.replicas_by}"
     )
+  if config.mesh.axes == "explicit":
+    if config.parallel == "pmap" or config.accumulate > 1:
+      got = f"{config.parallel} and {config.accumulate}"
+      yield f"mesh.axes: explicit needs parallel=jit and accumulate=1, got {got}"
+    if config.job == "translate":
+      yield "mesh.axes: must be auto with job=translate, got explicit"
 
   if model.unbalance and model.name != "MLP":
     yield f"model.unbalance: must be 0 with model.name={model.name}, it is for an MLP"

@@ -125,6 +125,11 @@ class Mesh(Group, scope="call"):
   min_size: int = field(
     16384, "Rules with the dimension `largest` leave smaller parameters whole.", "[0, inf)", "mesh.shard"
   )
+  axes: Literal["auto", "explicit"] = field(
+    "auto",
+    "Kind of the mesh's axes: auto, JAX chooses how arrays are split; explicit, their types say it, which "
+    "linen.Dropout and linen.Embed in a model of your own refuse.",
+  )
 
 
 class Watch(Group, scope="call"):
@@ -297,6 +302,7 @@ Measure = Literal[
   "temperature",
   "conformal",
   "aps",
+  "conformal_risk",
   "thresholds",
   "laplace",
 ]
@@ -328,10 +334,10 @@ class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="predicti
     (),
     "More measures, as ('mce', 'temperature', 'conformal'): mce, adaptive_ece or classwise_ece; "
     "ranking (AUROC and average precision) or f1, for labels that are no or yes; temperature, conformal, "
-    "aps, thresholds (F1 at thresholds for each label) or laplace (of the last layer), which learn from the "
-    "validation split.",
+    "aps, conformal_risk (sets of labels that are no or yes), thresholds (F1 at thresholds for each label) "
+    "or laplace (of the last layer), which learn from the validation split.",
   )
-  alpha: float = field(0.1, "How often a conformal prediction set may miss the label.", "[0, 1]", measured)
+  alpha: float = field(0.1, "How often a conformal set may miss a label.", "[0, 1]", measured)
 
 
 class Translate(Group, function=models.beam_decode, read_when=by_job("translate"), scope="call"):

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg._sharding import rows
 from jaxreg.train.data.dataset import Split
 
 
@@ -63,5 +64,5 @@ def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[st
   if "indices" in batch:
     indices = batch.pop("indices")
     # Weights of a batch, as for padding in evaluation, come before those of training examples.
-    batch = {name: array[indices] for name, array in arrays.items()} | batch
+    batch = {name: rows(array, indices) for name, array in arrays.items()} | batch
   return batch

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.data.placement import gather, place
@@ -64,8 +64,11 @@ def make_step(
   options = {}
   if isinstance(layout, TrainState):
     split, read = layout.params, gathered_layout(layout.params)
-    options["gather"] = lambda params: jax.lax.with_sharding_constraint(params, read)
-    options["scatter"] = lambda gradients: jax.lax.with_sharding_constraint(gradients, split)
+    # A constraint is for axes that JAX splits as it likes.
+    explicit = AxisType.Explicit in mesh.axis_types
+    lay_out = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
+    options["gather"] = lambda params: lay_out(params, read)
+    options["scatter"] = lambda gradients: lay_out(gradients, split)
 
   def one(state, arrays, batch):
     return train_step(state, gather(arrays, batch), **options)

@@ -19,10 +19,13 @@ def check_platform() -> None:
     raise RunError(f"{where}: no device can be used ({reason})") from error
 
 
-def make_mesh(model: int = 1) -> jax.sharding.Mesh:
-  """All devices in two axes: `data`, which splits batches, and `model`, of `model` devices."""
+def make_mesh(model: int = 1, axes: str = "auto") -> jax.sharding.Mesh:
+  """All devices in two axes: `data`, which splits batches, and `model`, of `model` devices.
+
+  With `axes="explicit"`, JAX keeps the sharding of every array in its type, and guesses none.
+  """
   devices = jax.device_count()
   if devices % model:
     raise RunError(f"mesh.model: must divide the number of devices, {devices}, got {model}")
-  # Auto axes: with the default Explicit ones, gathers and dropout on the batch axis raise.
-  return jax.make_mesh((devices // model, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+  types = (AxisType.Explicit if axes == "explicit" else AxisType.Auto,) * 2
+  return jax.make_mesh((devices // model, model), ("data", "model"), axis_types=types)

@@ -100,6 +100,22 @@ def _intervals_of_targets(shown: Predicted) -> list[tuple[np.ndarray, ...]]:
   return [*zip(*columns, strict=True)]
 
 
+def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+  """The share of an example's labels that its set misses, in the mean, and the size of the sets."""
+  (ours, costs), (theirs, theirs_costs) = (_label_costs(each) for each in (shown, held_out))
+  sets = ours <= calibration.conformal_risk_threshold(theirs, theirs_costs, alpha=alpha)
+  missed = np.where(sets, 0, costs).sum(axis=-1).mean()
+  return {"conformal_risk_missed": missed, "conformal_risk_size": np.sum(sets, axis=-1).mean()}
+
+
+def _label_costs(shown: Predicted) -> tuple[np.ndarray, np.ndarray]:
+  """Scores of the labels, `[n, labels]`, and costs that add up to the false negative rate."""
+  number = len(shown.labels)
+  scores = np.asarray(calibration.conformal_scores(shown.log_probs))[..., 1].reshape(number, -1)
+  yes = np.float32(shown.labels.reshape(number, -1) == 1)
+  return scores, yes / np.maximum(yes.sum(axis=-1, keepdims=True), 1)
+
+
 def _ranking(shown: Predicted) -> dict[str, Any]:
   """AUROC and average precision: the means over the labels, and of all answers together."""
   from sklearn import metrics  # its import takes a moment
@@ -160,12 +176,13 @@ OF_THE_SPLIT: dict[str, Callable[[Predicted], dict[str, Any]]] = {
   "ranking": _ranking,
   "f1": _f1,
 }
-OF_YES_OR_NO, OF_NUMBERS = ("ranking", "f1", "thresholds"), ("conformal", "laplace")
+OF_YES_OR_NO, OF_NUMBERS = ("ranking", "f1", "thresholds", "conformal_risk"), ("conformal", "laplace")
 # These learn one number from the validation split.
 HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
   "temperature": _temperature,
   "conformal": _conformal,
   "aps": _aps,
+  "conformal_risk": _conformal_risk,
   "thresholds": _thresholds,
 }
 
@@ -179,9 +196,9 @@ def further_measures(
   sets that hold the label, which is to be `1 - alpha`, and their mean size. `laplace` is as in
   `laplace_measures`. Where labels are numbers, `conformal` gives the share of the intervals that hold the
   target, and their mean width: quantiles or a Gaussian's interval are widened, a mean alone gets an interval
-  around it. Labels that are no or yes have three more: `ranking` gives AUROC and average precision,
-  `f1` that of answers at probability 1/2, and `thresholds` that of answers at thresholds learned for each
-  label.
+  around it. Labels that are no or yes have four more: `ranking` gives AUROC and average precision,
+  `f1` that of answers at probability 1/2, `thresholds` that of answers at thresholds learned for each label,
+  and `conformal_risk` the share of an example's labels that its set misses, at most `alpha` in expectation.
   """
   dataset, ensemble = run.dataset, run.program.ensemble
   wanted = {"val": dataset.val, split: dataset.splits()[split]}

@@ -96,6 +96,10 @@ def _further(results: Table, split: str) -> list[str]:
       f"{indent}by Laplace: NLPD {nlpd}, 90 % intervals hold {percent('laplace_coverage')}, "
       f"mean width {shown(results, f'{split}/laplace_width', digits=4)}"
     )
+  if f"{split}/conformal_risk_size" in results:
+    size = shown(results, f"{split}/conformal_risk_size", digits=3)
+    missed = percent("conformal_risk_missed")
+    lines.append(f"{indent}conformal_risk sets: {size} labels, {missed} of an example's labels missed")
   titles = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1", "tuned_f1": "F1, tuned"}
   for name, title in titles.items():
     if f"{split}/{name}_macro" in results:

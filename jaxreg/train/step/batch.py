@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from jaxreg._sharding import rows
 from jaxreg.augment._manifold_mixup import Mixing
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.typing import Array, Batch
@@ -74,7 +75,7 @@ class Examples(NamedTuple):
 def by_class(examples: Examples, class_weights: Array) -> Examples:
   """The examples with weights multiplied by those of their classes, `[classes]`; a mixture has the mean."""
   labels = examples.labels
-  factor = labels @ class_weights if examples.mixed else class_weights[labels]
+  factor = labels @ class_weights if examples.mixed else rows(class_weights, labels)
   return examples._replace(weights=examples.weights * jnp.where(examples.where, factor, 1))
 
 
