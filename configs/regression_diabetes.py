@@ -14,12 +14,13 @@ from jaxreg.train.errors import unknown
 
 METHODS = ("squared_error", "huber", "gaussian_nll", "student_t_nll", "pinball")
 LINEAR = ("ridge", "lasso", "elastic_net")
+VARIANTS = METHODS + LINEAR
 EXAMPLES = 264  # for training
 
 
 def get_config(name: str = "squared_error") -> Config:
-  if name not in METHODS + LINEAR:
-    raise unknown("argument", name, METHODS + LINEAR)
+  if name not in VARIANTS:
+    raise unknown("argument", name, VARIANTS)
   config = softmax_digits()
   config.data.name = "diabetes"
   config.method.name = name if name in METHODS else "squared_error"

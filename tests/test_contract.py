@@ -72,7 +72,7 @@ ELSEWHERE = {
   "noise/test_structured_dropout.py": "noise.drop_path_rates",
   "noise/test_layer.py": "noise.layer",
   "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise_init",
-  "ensembles/test_sweep.py": "ensembles.sweep",
+  "ensembles/test_grid_of_runs.py": "ensembles.sweep",
   "objective/test_compose.py": "objective.example_term objective.penalty objective.perturbation",
   "optim/test_path_sgd.py": "optim.path_norm",
   "test_sums.py": "calibration.merge",

@@ -85,7 +85,8 @@ class GaussianHead(_NumberHead):
   """Two affine layers, the mean and the logarithm of the variance: `outputs` and `log_vars`.
 
   Attributes:
-    label_shape, initializer: as in `RegressionHead`, for the shape of both.
+    label_shape: as in `RegressionHead`, for both.
+    initializer: `glorot` or `tutorial`.
   """
 
   @nn.compact
@@ -97,7 +98,8 @@ class QuantileHead(_NumberHead):
   """One affine layer, a number for each quantile: `outputs` `[batch, *label_shape, levels]`.
 
   Attributes:
-    label_shape, initializer: as in `RegressionHead`.
+    label_shape: as in `RegressionHead`.
+    initializer: `glorot` or `tutorial`.
     levels: the levels of the quantiles; only their number counts here.
   """
 

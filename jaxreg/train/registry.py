@@ -371,10 +371,11 @@ def infer(group: str, thing: Any, name: str) -> Entry | None:
   elif kind == "term" and getattr(thing, "needs_labels", True):
     needs = LABELS
   elif kind == "method":
-    needs = tuple(name for name in ("input_shape", "label_shape") if name in names)
     if not isinstance(thing, Method):
       # The sum of all terms is called loss.
       thing = LOSSES[tuple(names)[:2]](thing, "data" if name == "loss" else name)
+    others = [name for name in ("input_shape", "label_shape") if name not in thing.of_data]
+    needs = tuple(name for name in others if name in names)
   return Entry(thing, kind, needs=needs)
 
 

@@ -13,7 +13,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step import averages
 from jaxreg.train.step.batch import make_examples
-from jaxreg.train.step.network_view import make_view_fn
+from jaxreg.train.step.network_view import Given, make_view_fn
 from jaxreg.train.step.state import TrainState
 
 SMALL = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0}
@@ -214,7 +214,7 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
     batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
     examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
     keys = [jax.random.key(number) for number in range(2)]
-    view = make_view(state.params, state, examples, {"logits": x}, *keys)
+    view = make_view(state.params, Given(state, examples, *keys), {"logits": x})
     got = view.teacher_fn(view.inputs)
   np.testing.assert_allclose(np.exp(got), oracles.softmax(x @ (old + new).sum(0) / 2), rtol=1e-12)
 

@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
-from jaxreg.train.assemble.load_data import make_order
+from jaxreg.train.assemble.load_data import make_order, used_part
 from jaxreg.train.data import sources
 from jaxreg.train.data.batches import Balanced
 from jaxreg.train.data.dataset import Split
@@ -117,8 +117,8 @@ def test_batches_of_a_run_are_balanced():
 def test_options_that_do_not_fit_are_refused():
   data = sources.digits()
   config = runs.make_config({"data.balanced": True, "data.bootstrap": True})
-  with pytest.raises(train.RunError, match=r"data\.balanced: needs one label .*data\.bootstrap=True"):
-    make_order(config, data)
+  with pytest.raises(train.RunError, match=r"data\.balanced: needs one class .*data\.bootstrap=True"):
+    used_part(config, data)
   config = runs.make_config({"method.class_weights": "sqrt", "method.class_weights_limit": 0.5})
   with pytest.raises(train.RunError, match=r"must be 0 or at least 1, got 0\.5"):
     build(config, data.describe())
@@ -126,7 +126,7 @@ def test_options_that_do_not_fit_are_refused():
 
 def test_several_labels_have_no_class_weights():
   config = runs.make_config({"method.name": "multilabel", "method.class_weights": "inverse"})
-  with pytest.raises(train.RunError, match=r"method\.class_weights: needs one label an example"):
+  with pytest.raises(train.RunError, match=r"method\.class_weights: needs one class an example"):
     build(config, sources.digits(attributes=True).describe())
 
 

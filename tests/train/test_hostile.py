@@ -75,7 +75,7 @@ DATA = {
   "input_shape": (["a"], [-1], [0], [[8]], 8, [2**40]),
   "input_dtype": ("float99", "O", "", 3, "complex64"),
   "scale": (0, -1, 1e400, "x", True),
-  "num_classes": (0, -1, 2**60, 2.5, True),
+  "num_classes": (-1, 2**60, 2.5, True),
   "model": ({"a": "x"}, 3),
   "label_shape": (["x"], 3),
   "class_names": ([1], 3),

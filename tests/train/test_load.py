@@ -173,7 +173,7 @@ def test_further_measures(finished_run, light_runs):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"evaluate.measures": ("laplace",)}, "softmax of one linear layer, .* got dropmax"),
+    ({"evaluate.measures": ("laplace",)}, "one linear layer or its softmax, .* got dropmax"),
     ({"evaluate.measures": ("mcee",)}, r"evaluate\.measures: got 'mcee'.*did you mean 'mce'"),
     (
       {"evaluate.measures": ("aps",), "evaluate.split": "val"},

@@ -14,6 +14,7 @@ from jaxreg.losses._dropmax_masks import dropmax_log_mask
 from jaxreg.train import REGISTRY
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
+from jaxreg.train.step.methods import NUMBERS
 
 CASES = {
   "MLP": {"model.name": "MLP", "model.MLP.widths": (8, 8)},
@@ -24,8 +25,12 @@ CASES = {
 
 @functools.cache
 def program(model, precision, method="dropmax"):
+  predicts = REGISTRY["method"][method].function.predicts
+  classes = 0 if predicts in NUMBERS else 2 if predicts == "yes or no" else 10
   data = DataSpec(
-    num_classes=2 if "label_shape" in REGISTRY["method"][method].needs else 10,
+    num_classes=classes,
+    label_mean=() if classes else (0.0,),
+    label_std=() if classes else (1.0,),
     input_shape=(28, 28, 1),
     input_dtype="uint8",
     scale=255.0,
@@ -121,7 +126,8 @@ def test_losses_and_predictions_begin_by_widening(method):
   """Metrics are cast to the dtype of the weights, and would not show a loss made in bfloat16."""
   built = program("MLP", "bfloat16", method)
   options = built.loss_options
-  state, key, labels = built.abstract, jax.random.key(0), np.zeros(16, np.int32)
+  labels = np.zeros(16, np.float32 if built.method.predicts in NUMBERS else np.int32)
+  state, key = built.abstract, jax.random.key(0)
   forward = functools.partial(built.apply_fn, key=key, train=True)
   outputs, _ = jax.eval_shape(
     forward, state.params, state.model_state, jax.eval_shape(built.examples, batch()).inputs
