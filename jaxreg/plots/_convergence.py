@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxreg.plots._axes import colors, finish, log_scale, new_figure, note_averages
+from jaxreg.plots._axes import WIDTH, colors, finish, log_scale, new_figure, note_averages
 from jaxreg.plots._lines import line
 from jaxreg.plots._names import paper_name
 from jaxreg.plots._series import Records, masked
@@ -26,8 +26,8 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   """
   if not runs:
     raise ValueError("runs must have at least one entry, got none")
-  figure = new_figure(12, 4.5, title)
-  nll, error = figure.subplots(1, 2)
+  figure = new_figure(WIDTH, 7.5, title)
+  nll, error = figure.subplots(2, 1)
   blocks = []
   for number, (label, records) in enumerate(runs.items()):
     color = colors(len(runs))[number]
@@ -47,13 +47,13 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
     ]
   for axis in (nll, error):
     log_scale(axis)
-  # One legend beside both axes: on them, eight entries would cover the curves.
+  # One legend below both axes: on them, eight entries would cover the curves.
   note = "\nDropMax's training likelihood is under sampled masks" if any(map(masked, runs.values())) else ""
   finish(nll, f"NLL (nats){note}", legend=False)
   finish(error, "validation error (%)", legend=False)
   handles, labels = error.get_legend_handles_labels()
   handles += [Line2D([], [], color="gray"), Line2D([], [], color="gray", linewidth=0.8, alpha=0.6)]
   labels += ["validation", "training"]
-  figure.legend(handles, labels, loc="outside right upper", fontsize="small", frameon=False)
+  figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
   note_averages(figure, blocks)
   return figure

@@ -46,6 +46,7 @@ def write_results(
   labels: np.ndarray,
   values: dict[str, np.ndarray],
   bins: Bins,
+  title: str,
 ) -> Table:
   """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
@@ -54,6 +55,7 @@ def write_results(
     labels: the labels of the test split; the figures show the first replica, or the first ensemble, on it.
     values: the metrics, each `[replicas]`.
     bins: the sums of `calibration.ece_bins` over the test split.
+    title: of the figures: the data and the network.
   """
   program, seeds = run.program, run.seeds
   outputs: dict[str, np.ndarray] = {}
@@ -67,7 +69,7 @@ def write_results(
     results["replicas"] = {"seed": firsts, **{name: each.tolist() for name, each in values.items()}}
 
   def write() -> None:
-    save_figures(workdir, program.name, seeds, program.terms, bins, outputs, labels)
+    save_figures(workdir, f"{paper_name(program.name)}, {title}", seeds, program.terms, bins, outputs, labels)
     reliability = {name: np.asarray(sums).tolist() for name, sums in bins._asdict().items()}
     write_json(workdir / "reliability.json", sealed(reliability))
     # Written last, because a run with results counts as finished.
@@ -84,7 +86,7 @@ def write_results(
 
 def save_figures(
   workdir: Path,
-  method: str,
+  name: str,
   seeds: range,
   terms: tuple[str, ...],
   bins: Bins,
@@ -99,7 +101,6 @@ def save_figures(
   Returns:
     The file names.
   """
-  name = paper_name(method)
   first = f"{name}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
