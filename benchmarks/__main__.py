@@ -6,10 +6,10 @@ Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `
 it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
 tables of `docs/speed.md` and `docs/toolbox.md` are made again from that file, and all tables and numbers of
 the README, docs/ and papers/ that have a record in `benchmarks/records` (`_records.py` says how a page asks
-for them); `--render` does only that. `--quick` takes a few minutes, shows that everything runs, and writes
-neither. PyTorch is that of `--peer-python`; `--other-python` shows the training step under other versions of
-Python and JAX. Three run only if they are named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of
-all regularizers, and `pyhessian_readme`.
+for them), and the figures of comparisons; `--render` does only that. `--quick` takes a few minutes, shows
+that everything runs, and writes neither. PyTorch is that of `--peer-python`; `--other-python` shows the
+training step under other versions of Python and JAX. Three run only if they are named: `accelerator`, for a
+GPU or a TPU, `toolbox`, the steps of all regularizers, and `pyhessian_readme`.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def main() -> int:
     help=f"of {', '.join(NAMES + NAMED)}; without one all but the last three",
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
-  parser.add_argument("--render", action="store_true", help="only make the tables of the pages again")
+  parser.add_argument("--render", action="store_true", help="only make tables and figures of the pages again")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   parser.add_argument("--other-python", help="another Python with what jaxreg needs")
   options = parser.parse_args()
@@ -84,6 +84,7 @@ def main() -> int:
     results = json.loads(RESULTS.read_text())
     for page in PAGES:
       page.write_text(_records.render(render(page.read_text(), results), up(page)))
+    _records.draw(ROOT / "docs/figures")
   if failed:
     print(f"failed: {', '.join(failed)}", file=sys.stderr)
   return bool(failed)

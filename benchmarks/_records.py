@@ -15,7 +15,8 @@ two comments, and a number as a link whose title says which:
 
 Without `columns` and `rows` a table has all of a comparison. Another key is a column of fixed texts. A title
 is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that alone, with ` less ROW` behind it for the
-paired difference, and with `, N digits`. `python -m benchmarks --render` fills both in.
+paired difference, and with `, N digits`. `python -m benchmarks --render` fills both in, and draws the figures
+of comparisons in `docs/figures` that `FIGURES` names.
 """
 
 import importlib.metadata
@@ -53,6 +54,13 @@ METHODS = {
   "deterministic_dropmax": "deterministic DropMax",
 }
 COMPARED = "test/error; test/nll; test/ece; less test/error; setting"
+# Comparisons whose figure is drawn from the record: the data and the network, for its title.
+FIGURES = {
+  "compare_dropmax_digits": "1078 digits, MLP",
+  "compare_dropmax_mnist1k": "1000 images of MNIST, LeNet",
+  "compare_toolbox_mnist1k": "1000 images of MNIST, MLP",
+  "compare_toolbox_mnist1k-flipped": "1000 images of MNIST, a fifth of the labels flipped, MLP",
+}
 
 
 class Row(NamedTuple):
@@ -134,6 +142,21 @@ def text_of(row: Row, quantity: str, *, less: Row | None = None, only: str = "",
     return f"{factor * value:.{places}f}"
   means = averaged({quantity: values})
   return shown(means, quantity, factor=factor, digits=places, difference=less is not None)
+
+
+def draw(folder: Path) -> list[Path]:
+  """Draws the figures of `FIGURES` into a folder; returns the files."""
+  from jaxreg import plots
+
+  files = []
+  for name, about in FIGURES.items():
+    rows = {
+      label: {key: runs.tolist() for key, runs in row.runs.items()} for label, row in read(name).items()
+    }
+    seeds = max(len(values) for runs in rows.values() for values in runs.values())
+    files.append(folder / f"{name.replace('-', '_')}.png")
+    plots.comparison(rows, title=f"{about}, {seeds} seeds").savefig(files[-1], dpi=120)
+  return files
 
 
 def render(page: str, up: str = "") -> str:

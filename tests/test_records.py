@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -158,3 +159,53 @@ def test_what_a_script_found_is_a_record(kept):
   assert json.loads((kept / "three.json").read_text())["command"] == "python x.py"
   assert records.link("three", "a: steps").startswith(f"[14.0 ± {half([10, 12, 20]):.1f}](")
   assert records.link("three", "a: size").startswith("[3](")
+
+
+def test_figures_of_comparisons_are_those_of_their_records(tmp_path):
+  for made in records.draw(tmp_path):
+    kept = ROOT / "docs/figures" / made.name
+    # The fonts are Matplotlib's own; another version of it may move an edge by a pixel.
+    again, stored = (np.asarray(Image.open(file).convert("L"), float) for file in (made, kept))
+    assert again.shape == stored.shape, f"`python -m benchmarks --render` draws {made.name} again"
+    assert np.abs(again - stored).mean() < 1, f"`python -m benchmarks --render` draws {made.name} again"
+
+
+# Figures of hours of training, from before they were made narrow: only a new run draws them again.
+WIDE = {
+  "adaptive_sgd_autoencoder",
+  "adaptive_sgd_mc_samples",
+  "adaptive_sgd_network_sizes",
+  "compare_dropmax_mnist5k",
+  "convergence_mnist55k",
+  "dropmax_start",
+  "flatness_fnn_mnist_alignment",
+  "flatness_fnn_mnist_one_setting_projected_variance",
+  "flatness_fnn_mnist_one_setting_variance_flatness",
+  "flatness_fnn_mnist_profile",
+  "flatness_fnn_mnist_projected_variance",
+  "flatness_fnn_mnist_spectra",
+  "flatness_fnn_mnist_variance_flatness",
+  "flatness_resnet20_cifar10_profile",
+  "flatness_resnet20_cifar10_projected_variance",
+  "flatness_resnet20_cifar10_variance_flatness",
+  "flatness_transformer_multi30k_profile",
+  "flatness_transformer_multi30k_projected_variance",
+  "flatness_transformer_multi30k_variance_flatness",
+  "flatness_vgg9_cifar10_profile",
+  "group_softmax_cifar10",
+  "group_softmax_digits",
+  "group_softmax_mnist1k",
+  "group_softmax_mnist5k",
+  "regularization_weight_noise",
+}
+
+
+def test_figures_of_the_pages_are_legible_on_a_telephone():
+  """Small text, 8.33 points, has 7 of 390 pixels if a figure is at most 6.2 inches wide."""
+  wide = set()
+  for file in sorted((ROOT / "docs/figures").glob("*.png")):
+    image = Image.open(file)
+    assert image.height <= 1600, file
+    if image.width / image.info.get("dpi", (100,))[0] > 6.25:
+      wide.add(file.stem)
+  assert wide == WIDE

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import colors, new_figure, tidy
+from jaxreg.plots._axes import WIDTH, colors, new_figure, tidy
 from jaxreg.plots._marks import stroke
 
 FEW = 6  # more groups have no colours that one can tell apart
@@ -44,8 +44,8 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
   names = list(dict.fromkeys(name for row in rows.values() for name in row))
   styles = dict(zip(names, colors(len(names)), strict=True))
   # Below the axes: on them, the legend would cover the curves.
-  height = len(rows) * (4 if len(rows) == 1 else 2.8)
-  figure = new_figure(10, height + 0.22 * -(-(len(names) + 2) // 2), title)
+  height = len(rows) * (3.4 if len(rows) == 1 else 2.2)
+  figure = new_figure(WIDTH, 0.4 + height + 0.22 * -(-(len(names) + 2) // 2), title)
   axes = figure.subplots(len(rows), 2, squeeze=False, sharex="col", sharey="col")
   keys: dict[str, Line2D] = {}
   for (row, members), (both, ratio) in zip(rows.items(), axes, strict=True):

@@ -1,5 +1,6 @@
 """Parts shared by all figures: new figures, axis scales, and the finish of an axis."""
 
+import textwrap
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -13,12 +14,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from jaxreg.plots._lines import NOT_FINITE
 from jaxreg.plots._series import MAX_POINTS, MIN_BAND
 
+WIDTH = 6.2  # of a figure of the pages, in inches: on a telephone of 390 pixels, small text is 7 pixels high
+
 
 def new_figure(width: float, height: float, title: str) -> Figure:
-  """Makes an empty figure, sized in inches, with automatic layout."""
+  """Makes an empty figure, sized in inches, with automatic layout; a long title has several lines."""
   figure = Figure(figsize=(width, height), layout="constrained")
   if title:
-    figure.suptitle(title)
+    lines = [textwrap.fill(line, int(12 * width)) for line in title.splitlines()]
+    figure.suptitle("\n".join(lines), fontsize="medium")
   return figure
 
 

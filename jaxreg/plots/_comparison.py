@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from jaxreg.plots._axes import new_figure, tidy
+from jaxreg.plots._axes import WIDTH, new_figure, tidy
 from jaxreg.plots._interval import cut, interval
 from jaxreg.plots._names import paper_name
 
@@ -43,8 +44,8 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
   if not rows:
     raise ValueError("rows must have at least one entry, got none")
   many = len(rows) > MANY
-  size = {"fontsize": 6.5 if many else None}
-  figure = new_figure(11, 1.7 + (0.135 if many else 0.42) * len(rows), title)
+  size = {"fontsize": 7.5 if many else "small"}
+  figure = new_figure(WIDTH, 1.8 + (0.14 if many else 0.3) * len(rows), title)
   first = next(iter(rows.values()))
   panels = {name: panel for name, panel in PANELS.items() if name in first}
   axes = figure.subplots(1, len(panels), sharey=True)
@@ -56,7 +57,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
       dots = 2.5 if many else 4
       axis.plot(values, np.full(len(values), place), "o", color=color, markersize=dots, alpha=0.4)
       mean, half = interval(values)
-      marks = {"capsize": 1.5, "markersize": 6, "linewidth": 1} if many else {"capsize": 4, "markersize": 12}
+      marks = {"capsize": 1.5, "markersize": 6, "linewidth": 1} if many else {"capsize": 4, "markersize": 10}
       xerr = cut(mean, half, (0, most))[:, None]
       axis.errorbar(mean, place, xerr=xerr, fmt="|", color=color, **marks)
       ends.append((min(values.min(), mean - half), max(values.max(), mean + half)))
@@ -64,6 +65,8 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
         axis.axvline(mean, color=COLORS[0], linewidth=0.8, linestyle=":")
     low, high = _limits(np.array(ends), most)
     axis.set_xlim(low, high)
+    axis.xaxis.set_major_locator(MaxNLocator(3))
+    axis.tick_params(axis="x", labelsize="small")
     for place, values in enumerate(drawn):
       if values.mean() > high:
         # An arrow for a row far outside: on its scale, the others would be one point.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxreg.plots._axes import colors, finish, log_scale, new_figure, note_averages
+from jaxreg.plots._axes import WIDTH, colors, finish, log_scale, new_figure, note_averages
 from jaxreg.plots._lines import line
 from jaxreg.plots._names import paper_name
 from jaxreg.plots._series import Records, masked, of_numbers
@@ -28,8 +28,8 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   """
   if not runs:
     raise ValueError("runs must have at least one entry, got none")
-  figure = new_figure(12, 4.5, title)
-  left, right = figure.subplots(1, 2)
+  figure = new_figure(WIDTH, 7.5, title)
+  upper, lower = figure.subplots(2, 1)
   numbers = any(map(of_numbers, runs.values()))
   both, alone, factor = ("mae", "rmse", 1) if numbers else ("nll", "error", 100)
   blocks = []
@@ -37,10 +37,10 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
     color = colors(len(runs))[number]
     train = {"color": color, "linewidth": 0.8, "alpha": 0.6, "band": False, "label": "_train"}
     blocks += [
-      line(left, records, f"train/{both}", **train),
-      line(left, records, f"val/{both}", color=color, band=False, label="_val"),
+      line(upper, records, f"train/{both}", **train),
+      line(upper, records, f"val/{both}", color=color, band=False, label="_val"),
       line(
-        right,
+        lower,
         records,
         f"val/{alone}",
         color=color,
@@ -49,15 +49,15 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
         convert=lambda x: factor * x,
       ),
     ]
-  for axis in (left, right):
+  for axis in (upper, lower):
     log_scale(axis)
-  # One legend beside both axes: on them, eight entries would cover the curves.
+  # One legend below both axes: on them, eight entries would cover the curves.
   note = "\nDropMax's training likelihood is under sampled masks" if any(map(masked, runs.values())) else ""
-  finish(left, "mean absolute error" if numbers else f"NLL (nats){note}", legend=False)
-  finish(right, "validation RMSE" if numbers else "validation error (%)", legend=False)
-  handles, labels = right.get_legend_handles_labels()
+  finish(upper, "mean absolute error" if numbers else f"NLL (nats){note}", legend=False)
+  finish(lower, "validation RMSE" if numbers else "validation error (%)", legend=False)
+  handles, labels = lower.get_legend_handles_labels()
   handles += [Line2D([], [], color="gray"), Line2D([], [], color="gray", linewidth=0.8, alpha=0.6)]
   labels += ["validation", "training"]
-  figure.legend(handles, labels, loc="outside right upper", fontsize="small", frameon=False)
+  figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
   note_averages(figure, blocks)
   return figure

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from jaxreg.plots._axes import log_ticks, new_figure, tidy
+from jaxreg.plots._axes import WIDTH, log_ticks, new_figure, tidy
 
 MAX_POINTS = 3000
 FEW_POINTS = 300
@@ -39,7 +39,7 @@ def power_laws(
     title: above the figure.
 
   Returns:
-    A figure with a row of panels.
+    A figure with the panels below each other.
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figures 2 and 3.
@@ -49,9 +49,9 @@ def power_laws(
       f"panels must have at least one entry, each with an xlabel and a ylabel, got {len(panels)} panels, "
       f"{len(xlabels)} xlabels and {len(ylabels)} ylabels"
     )
-  figure = new_figure(5.2 * len(panels), 5.2, title)
+  figure = new_figure(WIDTH, 0.6 + 3 * len(panels), title)
   same_x, same_y = len(set(xlabels)) == 1, len(set(ylabels)) == 1
-  axes = figure.subplots(1, len(panels), squeeze=False, sharex=same_x, sharey=same_y)[0]
+  axes = figure.subplots(len(panels), 1, squeeze=False, sharex=same_x, sharey=same_y)[:, 0]
   for axis, (name, series), xlabel, ylabel in zip(axes, panels.items(), xlabels, ylabels, strict=True):
     for number, (label, (x, y, fit)) in enumerate(series.items()):
       x, y = np.asarray(x, float), np.asarray(y, float)
@@ -69,18 +69,18 @@ def power_laws(
     if axis.lines:
       axis.set_xscale("log")
       axis.set_yscale("log")
-      # Below the axis: on it, six lines of labels would hide the clouds.
+      # Beside the axis: on it, six lines of labels would hide the clouds.
       handles, labels = axis.get_legend_handles_labels()
       handles.append(Line2D([], [], color="dimgray", linestyle="", marker="."))
-      labels.append("one direction; dashes: the fit")
-      below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
-      axis.legend(handles, labels, fontsize="x-small", frameon=False, **below)
+      labels.append("one direction;\ndashes: the fit")
+      beside: Any = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+      axis.legend(handles, labels, fontsize="small", frameon=False, **beside)
     else:
       axis.text(0.5, 0.5, "no finite values", ha="center", transform=axis.transAxes)
     tidy(axis, name)
-    axis.set_xlabel(xlabel)
-    if axis is axes[0] or not same_y:
-      axis.set_ylabel(ylabel)
+    axis.set_ylabel(ylabel)
+    if axis is axes[-1] or not same_x:
+      axis.set_xlabel(xlabel)
   # The ticks come last, because an axis may span several panels.
   for axis in axes:
     if axis.lines:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure, tidy
+from jaxreg.plots._axes import WIDTH, new_figure, tidy
 from jaxreg.plots._reliability import wilson
 
 
@@ -21,7 +21,7 @@ def predicted(
 ) -> Figure:
   """Draws predictions against the true values, and the share of targets below each predicted quantile.
 
-  Good predictions lie on the diagonal. Bars reach from the lowest to the highest quantile. On the right, the
+  Good predictions lie on the diagonal. Bars reach from the lowest to the highest quantile. Below, the
   share of targets below each quantile is to be its level; bars are 95 % intervals (Wilson's score).
 
   Args:
@@ -43,8 +43,8 @@ def predicted(
     raise ValueError("targets must have at least one finite value, got none")
   targets, outputs = targets[known], outputs[known]
   both = quantiles is not None
-  figure = new_figure(10 if both else 5.5, 5.2, title)
-  axes: Any = figure.subplots(1, 1 + both, squeeze=False)[0]
+  figure = new_figure(WIDTH, 5 * (1 + both), title)
+  axes: Any = figure.subplots(1 + both, 1, squeeze=False)[:, 0]
   rmse = np.sqrt(np.square(outputs - targets).mean())
   shown = np.concatenate([targets, outputs])
   if both:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import log_ticks, new_figure, tidy
+from jaxreg.plots._axes import WIDTH, log_ticks, new_figure, tidy
 from jaxreg.plots._marks import band, stroke
 
 
@@ -26,7 +26,7 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figure 1.
   """
   alphas = np.asarray(alphas)
-  figure = new_figure(9, 4, title)
+  figure = new_figure(WIDTH, 3.8, title)
   axes = figure.subplots(1, 2)
   for number, (label, values) in enumerate(losses.items()):
     values = np.asarray(values)
@@ -44,11 +44,11 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
   for axis, name in zip(axes, ("linear scale", "log scale"), strict=True):
     tidy(axis, name)
     axis.set_xlabel(r"$\alpha$")
-    axis.xaxis.set_major_locator(MaxNLocator(5))
+    axis.xaxis.set_major_locator(MaxNLocator(4))
   axes[0].set_ylabel(r"loss at $\theta + \alpha d$")
   handles, _ = axes[0].get_legend_handles_labels()
   marks = (stroke("mean"), band("one standard deviation"), stroke("one direction", width=0.5))
   # Below the axes: on them, six entries would cover the curves.
   where = "outside lower center"
-  figure.legend(handles=[*handles, *marks], loc=where, ncols=5, fontsize="small", frameon=False)
+  figure.legend(handles=[*handles, *marks], loc=where, ncols=3, fontsize="small", frameon=False)
   return figure

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from jaxreg.calibration import Bins
-from jaxreg.plots._axes import new_figure, tidy
+from jaxreg.plots._axes import WIDTH, new_figure, tidy
 from jaxreg.plots._names import paper_name
 
 QUANTILE = 1.959964  # the normal distribution's quantile for 95 % intervals
@@ -35,7 +35,7 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
   """
   if not curves:
     raise ValueError("curves must have at least one entry, got none")
-  figure = new_figure(8.5, 6, title)
+  figure = new_figure(WIDTH, 6.6 + 0.22 * (len(curves) // 2), title)
   upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
   upper.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle=":", label="_diagonal")
   for place, (label, bins) in enumerate(curves.items()):
@@ -79,8 +79,8 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
     f"fewer than {FEW} examples",
     f"{FEW} examples",
   ]
-  # Beside the axes: inside, it would hide points of rare confidences.
-  figure.legend(handles, labels, loc="outside right upper", frameon=False)
+  # Below the axes: inside, it would hide points of rare confidences.
+  figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
   tidy(lower, "examples in the bin")
   # Most examples are in the last bin; on a linear axis the others would be invisible.
   lower.set_yscale("log")

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from jaxreg._checks import check_range
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 
 MAX_PRINTED = 10
 MAX_NAMED = 25
@@ -65,19 +65,19 @@ def retain_maps(
   easy_names = [names[labels[i]] for i in easy]
   hard_names = [_arrow(names[labels[i]], names[predicted[i]]) for i in hard]
   means = class_means(retain, labels)
-  height = max(4.6, 0.3 * len(hard)) + 0.075 * _upright(names) * max(map(len, names))
-  figure = new_figure(12.5, 2 * height, title)
-  axes = figure.subplots(2, 2)
+  height = max(3.2, 0.3 * len(hard)) + 0.075 * _upright(names) * max(map(len, names))
+  figure = new_figure(WIDTH, 4 * height, title)
+  axes = figure.subplots(4, 1)
   marks = (labels[hard], predicted[hard])
-  _map(axes[0, 0], retain[easy], easy_names, names, "p(z | x), easiest", "true class of the example")
+  _map(axes[0], retain[easy], easy_names, names, "p(z | x), easiest", "true class of the example")
   difficult = "p(z | x), most difficult (o truth, x prediction)"
   arrow = "example: its class → prediction"
-  _map(axes[0, 1], retain[hard], hard_names, names, difficult, arrow, marks)
-  _map(axes[1, 0], means, names, names, "p(z | x), mean of each true class", "true class")
-  _map(axes[1, 1], posterior[hard], hard_names, names, "q(z | x, y), the same examples", arrow, marks)
-  figure.colorbar(
-    axes[1, 1].images[0], ax=axes, label="probability that the class is retained", shrink=0.6, aspect=40
-  )
+  _map(axes[1], retain[hard], hard_names, names, difficult, arrow, marks)
+  _map(axes[2], means, names, names, "p(z | x), mean of each true class", "true class")
+  _map(axes[3], posterior[hard], hard_names, names, "q(z | x, y), the same examples", arrow, marks)
+  label = "probability that the class is retained"
+  bar = {"orientation": "horizontal", "fraction": 0.015, "pad": 0.01, "aspect": 50}
+  figure.colorbar(axes[3].images[0], ax=axes, label=label, **bar)
   return figure
 
 
@@ -181,5 +181,5 @@ def _mark(axis: Axes, truth: np.ndarray, predicted: np.ndarray, *, shift: float)
   rows = np.arange(len(truth)) + shift
   outline = [withStroke(linewidth=3, foreground="white")]
   style = {"linestyle": "", "markeredgewidth": 1.5, "path_effects": outline}
-  axis.plot(truth, rows, marker="o", color="tab:blue", markersize=7, fillstyle="none", label="truth", **style)
+  axis.plot(truth, rows, marker="o", color="tab:blue", markersize=6, fillstyle="none", label="truth", **style)
   axis.plot(predicted, rows, marker="x", color="tab:red", markersize=5, label="prediction", **style)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure, tidy
+from jaxreg.plots._axes import WIDTH, new_figure, tidy
 
 
 def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
@@ -18,13 +18,16 @@ def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -
     title: above the figure.
 
   Returns:
-    A figure with a row of panels.
+    A figure with two panels in a row.
   """
   if not panels:
     raise ValueError("panels must have at least one entry, got none")
-  figure = new_figure(4.2 * len(panels) + 0.6, 3.8, title)
-  axes = figure.subplots(1, len(panels), squeeze=False)[0]
-  for axis, (name, series) in zip(axes, panels.items(), strict=True):
+  rows = -(-len(panels) // 2)
+  figure = new_figure(WIDTH, 0.5 + 2.7 * rows, title)
+  axes = figure.subplots(rows, 2, squeeze=False).ravel()
+  for axis in axes[len(panels) :]:
+    axis.set_axis_off()
+  for axis, (name, series) in zip(axes, panels.items()):
     for label, values in series.items():
       values = np.asarray(values, float)
       values = values[values > 1e-8 * values[0]]
@@ -33,6 +36,6 @@ def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -
     axis.set_yscale("log")
     axis.set_xlabel("index")
     tidy(axis, name)
-  axes[0].set_ylabel("eigenvalue of the covariance")
+  figure.supylabel("eigenvalue of the covariance", fontsize="medium")
   axes[0].legend(fontsize="small", frameon=False)
   return figure

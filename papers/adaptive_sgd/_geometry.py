@@ -146,7 +146,9 @@ def draw_balls(found: Found):
   del found
   gradient = np.array([-1.0, -0.45])
   metric = np.array([[2.2, -1.1], [-1.1, 1.2]])
-  return plots.unit_balls(balls(gradient, metric), gradient, title="Steepest descent in different norms")
+  return plots.unit_balls(
+    balls(gradient, metric), gradient, title="Steepest descent in different norms, gradient (-1, -0.45)"
+  )
 
 
 def draw_coordinates(found: Found):
@@ -163,7 +165,11 @@ def draw_coordinates(found: Found):
     title = "f(x)" if name == "x" else "g(y) = f(Ay)"
     planes[title] = axis, axis, values, paths[name]
   labels = {"f(x)": ("x₁", "x₂"), "g(y) = f(Ay)": ("y₁", "y₂")}
-  return plots.descent_paths(planes, labels=labels, title="Gradient descent before and after x = Ay")
+  return plots.descent_paths(
+    planes,
+    labels=labels,
+    title="25 steps of gradient descent on a quadratic of two weights, before and after x = Ay",
+  )
 
 
 def draw_index(found: Found):
@@ -179,7 +185,10 @@ def draw_index(found: Found):
     at = np.linspace(losses.min(), losses[indices <= 0.15].max(), 200)
     fits[f"power {name}, fitted up to 0.15"] = at, a * np.maximum(at / c - 1, 0) ** power
   return plots.stationary_points(
-    losses, indices, fits=fits, title=f"{losses.size} stationary points of a 4-4-1 network"
+    losses,
+    indices,
+    fits=fits,
+    title=f"{losses.size} stationary points of a 4-4-1 network on 40 random examples",
   )
 
 
@@ -188,4 +197,6 @@ def draw_widths(found: Found):
   for label in losses:
     found.add(label, "training loss", losses[label], 5)
     found.add(label, "trials without an error, %", 100 * np.mean(errors[label] == 0), 0)
-  return plots.final_losses(losses, errors, title="200 trials each, two spirals of 120 points")
+  return plots.final_losses(
+    losses, errors, title="Networks 2-N-1 on two spirals of 120 points, 200 trials of each width"
+  )

@@ -48,4 +48,6 @@ def gradient_variance(found: Found) -> Figure:
     curves[f"trained {name}, gradient with"] = masked
   values = list(curves.values())
   found.add("trained with dropout", "factor over a training without", values[2][:, -1] / values[0][:, -1])
-  return plots.seed_curves(steps, curves, ylabel="variance of one example's gradient", log=True)
+  size = len(examples["labels"])
+  title = f"{size} digits, networks 64-128-10, {SEEDS} runs: mean and one standard deviation"
+  return plots.seed_curves(steps, curves, ylabel="variance of one example's gradient", log=True, title=title)

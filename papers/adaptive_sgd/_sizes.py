@@ -28,7 +28,7 @@ def network_sizes(found: Found, folder: str) -> Figure:
     found.add(f"{units} units", "training error, %", 100 * train_error)
     found.add(f"{units} units", "test error, %", 100 * test_error)
     found.add(f"{units} units", "test loss", test_loss, 3)
-  title = f"{RUNS} runs of each size, {IMAGES} images of MNIST, 14 x 14 pixels"
+  title = f"Networks 196-N-10, {RUNS} runs of each size, {IMAGES} images of MNIST with 14 x 14 pixels"
   return plots.network_sizes(UNITS, *np.array(measured).swapaxes(0, 1), title=title)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.train import RunError
 from jaxreg.train.run.metrics_file import read_records
 from papers._command import one_line_errors, read_comparison, row_folder
@@ -30,16 +31,19 @@ def main() -> None:
   figure = draw(
     {name: {start: _curve(folder, name + suffix) for start, suffix in STARTS.items()} for name in names},
     found["seeds"],
+    title="5000 images of MNIST, MLP 784-1024-1024-10",
   )
   (folder / "figures").mkdir(exist_ok=True)
   figure.savefig(folder / "figures/optimizers.png", dpi=100)
 
 
-def draw(curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]], seeds: int) -> Figure:
+def draw(
+  curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]], seeds: int, *, title: str = ""
+) -> Figure:
   """Draws a panel for each optimizer: `(steps, loss, half width)` of both starts, the others in grey."""
-  columns = 4
+  columns = 3
   rows = -(-len(curves) // columns)
-  figure = Figure(figsize=(11, 0.7 + 2.1 * rows), layout="constrained")
+  figure = new_figure(WIDTH, 0.9 + 1.8 * rows, title)
   axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
   for axis in axes[len(curves) :]:
     axis.set_axis_off()
@@ -53,19 +57,20 @@ def draw(curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
       # A mean that is not larger than its interval has no lower end on a logarithmic axis.
       low = np.maximum(loss - half, loss / 10)
       axis.fill_between(steps, low, loss + half, color=style["color"], alpha=0.2, linewidth=0)
-    axis.set_title(name, loc="left", fontsize="medium")
+    axis.set_title(name, loc="left", fontsize="small")
     axis.set_yscale("log")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
   for axis in axes[len(curves) - columns : len(curves)]:  # the lowest panel of each column
     axis.tick_params(labelbottom=True)
-  figure.supxlabel("step", fontsize="medium")
+    axis.set_xlabel("step")
   figure.supylabel(f"training loss (nats), mean of {seeds} seeds and its 95 % interval", fontsize="medium")
   figure.legend(
     [*axes[0].get_legend_handles_labels()[0], Line2D([], [], color="lightgray", linewidth=0.8)],
     [*axes[0].get_legend_handles_labels()[1], "the other optimizers"],
-    loc="outside upper center",
+    loc="outside lower center",
     ncols=3,
+    fontsize="small",
     frameon=False,
   )
   return figure

@@ -47,4 +47,5 @@ def draw_contours(seed: int) -> Any:
 
   named = lambda keep_prob: "softmax" if keep_prob == 1 else f"wrong classes kept with {keep_prob:g}"
   probs = {named(keep_prob): train_toy(keep_prob) for keep_prob in KEEP_PROBS}
-  return plots.contours((axis, axis), probs, points, labels)
+  title = f"Networks 2-32-3 on 120 points of three classes in the plane, seed {seed}"
+  return plots.contours((axis, axis), probs, points, labels, title=title)

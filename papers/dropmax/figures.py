@@ -27,6 +27,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.files import write_figures
+from jaxreg.train.jobs.train import figure_title
 from jaxreg.train.run.manifest import good_steps
 from papers import dropmax
 from papers._command import one_line_errors
@@ -63,15 +64,16 @@ def draw(workdir: Path) -> dict[str, Any]:
   if dataset.streams() or dataset.test.inputs.ndim != 4:
     raise RunError(f"{workdir}: the figures need images in one array, got the data {config.data.name!r}")
   test, outputs = dataset.test, load(workdir).outputs
+  title = f"DropMax, {figure_title(config)}, seed {config.seed}"
   heads = {name: np.asarray(value) for name, value in outputs(test.inputs).items()}
   figures = {
-    "equilibrium": _equilibrium(heads, test.labels),
-    "monte_carlo": _monte_carlo(outputs, heads, test.inputs, test.labels),
-    "predictive": _predictive(outputs, heads, test.inputs, test.labels),
+    "equilibrium": _equilibrium(heads, test.labels, title),
+    "monte_carlo": _monte_carlo(outputs, heads, test.inputs, test.labels, title),
+    "predictive": _predictive(outputs, heads, test.inputs, test.labels, title),
     "contours": draw_contours(config.seed),
   }
   if dataset.num_classes <= MAX_CLASSES:
-    figures["gradients"] = _gradients(workdir, dataset.train)
+    figures["gradients"] = _gradients(workdir, dataset.train, title)
   return figures
 
 
@@ -100,7 +102,7 @@ def _distorted(image: np.ndarray, level: float) -> np.ndarray:
   return np.clip(image + noise, 0, top).astype(image.dtype)
 
 
-def _equilibrium(heads: dict[str, np.ndarray], labels: np.ndarray) -> Any:
+def _equilibrium(heads: dict[str, np.ndarray], labels: np.ndarray, title: str) -> Any:
   g = np.linspace(0, 1, 201)
   with np.errstate(divide="ignore"):
     logits = np.log(g) - np.log1p(-g)
@@ -108,10 +110,13 @@ def _equilibrium(heads: dict[str, np.ndarray], labels: np.ndarray) -> Any:
   wrong = labels[:, None] != np.arange(heads["logits"].shape[-1])
   posterior = expit(heads["retain_logits"] + heads["residual_logits"])
   measured = posterior[wrong], expit(heads["retain_logits"])[wrong]
-  return plots.equilibrium(g, retain, measured=measured, title="DropMax: wrong classes of the test examples")
+  title += f": wrong classes of {len(labels)} test examples"
+  return plots.equilibrium(g, retain, measured=measured, title=title)
 
 
-def _monte_carlo(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, labels: np.ndarray) -> Any:
+def _monte_carlo(
+  outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, labels: np.ndarray, title: str
+) -> Any:
   scores = _difficulty(heads, labels)
   shown = 1 if (labels == 1).any() else int(labels.max())
   members = np.flatnonzero(labels == shown)
@@ -122,9 +127,9 @@ def _monte_carlo(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray,
   key = jax.random.key(0)
   both = {}
   noises = {"(a) every mask drawn": None, "(b) the target's mask at its mean": target}
-  for title, known in noises.items():
+  for panel, known in noises.items():
     probs = sampled_probs(jax.random.clone(key), found["logits"], found["retain_logits"], known)
-    both[title] = {f"{level:g}": probs[:, i, target[i]] for i, level in enumerate(NOISE)}
+    both[panel] = {f"{level:g}": probs[:, i, target[i]] for i, level in enumerate(NOISE)}
   order = np.argsort(-scores)
   picked = order[np.linspace(0, len(order) - 1, 6).astype(int)]
   probs = sampled_probs(key, heads["logits"][picked], heads["retain_logits"][picked], labels[picked])
@@ -133,12 +138,14 @@ def _monte_carlo(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray,
   }
   return plots.monte_carlo(
     both,
-    title=f"DropMax: the target's probability under {SAMPLES} masks",
+    title=f"{title}: the target's probability under {SAMPLES} masks",
     xlabels=(f"noise on a {shown}, part of the largest pixel",) * 2 + ("rank by the target's probability",),
   )
 
 
-def _predictive(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, labels: np.ndarray) -> Any:
+def _predictive(
+  outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, labels: np.ndarray, title: str
+) -> Any:
   last = int(labels.max())
   members = np.flatnonzero(labels == last)
   easy = members[_difficulty(heads, labels)[members].argmax()]
@@ -146,11 +153,11 @@ def _predictive(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, 
   probs = sampled_probs(jax.random.key(1), found["logits"], found["retain_logits"], np.full(2, labels[easy]))
   return plots.predictive(
     {f"an easy {last}": probs[:, 0], f"the same, distorted (noise {0.5:g})": probs[:, 1]},
-    title=f"DropMax: class probabilities under {SAMPLES} masks, the target's mask at its mean",
+    title=f"{title}: class probabilities under {SAMPLES} masks, the target's mask at its mean",
   )
 
 
-def _gradients(workdir: Path, train: Split) -> Any:
+def _gradients(workdir: Path, train: Split, title: str) -> Any:
   """Gradient norms with the target kept: for the examples with the smallest margin, and for all examples."""
   train = train.take(np.arange(min(EXAMPLES, len(train))))
   steps = sorted(good_steps(workdir))
@@ -173,8 +180,8 @@ def _gradients(workdir: Path, train: Split) -> Any:
   groups[f"all {len(train)} training examples"] = every
   return plots.gradients(
     steps,
-    {title: {labels[name]: [x[name] for x in found] for name in labels} for title, found in groups.items()},
-    title="Gradients of softmax and of DropMax at the logits of one DropMax run",
+    {group: {labels[name]: [x[name] for x in found] for name in labels} for group, found in groups.items()},
+    title=f"{title}: gradients of softmax and of DropMax at its logits",
   )
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from jaxreg._metric_bounds import metric_bounds
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.plots._interval import cut, interval
 from jaxreg.plots._marks import band, bar
 
@@ -41,8 +41,8 @@ def sweep(
   """
   if not series:
     raise ValueError("series must have at least one entry, got none")
-  figure = new_figure(4.2 * len(metrics) + 2, 3.6, title)
-  axes = np.atleast_1d(figure.subplots(1, len(metrics)))
+  figure = new_figure(WIDTH, 1.2 + 2.7 * len(metrics), title)
+  axes = np.atleast_1d(figure.subplots(len(metrics), 1))
   colors: dict[str, str] = {}
   styles: dict[str, str] = {}
   for axis, (name, (label, factor)) in zip(axes, metrics.items(), strict=True):
@@ -80,5 +80,7 @@ def sweep(
     axis.grid(alpha=0.3)
   handles, _ = axes[0].get_legend_handles_labels()
   marks = (bar("95 % interval"), band(f"95 % interval of {reference[0]}"))
-  figure.legend(handles=[*handles, *marks], loc="outside right center", frameon=False)
+  figure.legend(
+    handles=[*handles, *marks], loc="outside lower center", ncols=3, fontsize="small", frameon=False
+  )
   return figure

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from jaxreg.train import RunError, base_config, load
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_config
+from jaxreg.train.jobs.train import figure_title
 from papers._command import one_line_errors, read_comparison, row_folder
 from papers.group_softmax._sweep import sweep
 
@@ -37,20 +38,21 @@ def main() -> None:
   found = read_comparison(folder)
   if "softmax" not in found["rows"] or not any(label.startswith("II ") for label in found["rows"]):
     raise RunError(f"folder: {folder} must compare softmax and group softmax, got {', '.join(found['rows'])}")
-  data = None
+  config = restore_config(base_config(), row_folder(folder, "softmax"))
+  data = load_data(config)
   for label, row in found["rows"].items():
     runs = row["runs"]
     runs["test/nll_unscaled"] = runs["test/nll"]
     if label.startswith("II "):
       cell = row_folder(folder, label)
       config = restore_config(base_config(), cell)
-      data = load_data(config) if data is None else data
       scale = config.method.group_softmax.predict.logit_scale
       runs["test/nll_unscaled"] = [
         unscaled_nll(cell, seed, data.test, scale) for seed in range(found["seeds"])
       ]
   (folder / "trends.json").write_text(json.dumps(found, indent=1) + "\n")
-  figure = draw({label: row["runs"] for label, row in found["rows"].items()}, f"{found['seeds']} seeds")
+  title = f"{figure_title(config)}, {found['seeds']} seeds"
+  figure = draw({label: row["runs"] for label, row in found["rows"].items()}, title)
   figure.savefig(folder / "figures" / "trends.png", dpi=100)
 
 

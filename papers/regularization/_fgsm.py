@@ -52,7 +52,8 @@ def fgsm(found: Found, folder: str) -> Figure:
   before, added, after = (np.asarray(x).reshape(-1, 28, 28) for x in (few["inputs"], signs, moved))
   errors = {"FGSM": wrong[..., 0], "random signs": wrong[..., 1]}
   name = f"{chosen:g} times these signs"
-  return plots.adversarial(before, added, after, captions, eps, errors, name=name)
+  title = f"Networks 784-128-10 trained on {len(examples['labels'])} images of MNIST; images: the first run"
+  return plots.adversarial(before, added, after, captions, eps, errors, name=name, title=title)
 
 
 def _captions(logits: jax.Array) -> list[str]:

@@ -22,7 +22,8 @@ def penalties(found: Found) -> Figure:
     for number, weight in enumerate(path[-1], start=1):
       found.add(name, f"weight {number}", weight)
   panels: Any = {f"L2, alpha = {alpha}": (2, l2), f"L1, alpha = {alpha}": (1, l1)}
-  return plots.penalty_contours(jnp.diag(curvatures), w_star, panels)
+  title = "A quadratic loss of two weights with curvatures 1 and 5"
+  return plots.penalty_contours(jnp.diag(curvatures), w_star, panels, title=title)
 
 
 def early_stopping(found: Found) -> Figure:
@@ -60,7 +61,8 @@ def early_stopping(found: Found) -> Figure:
   gap = stopped - penalised
   found.add("stopping less L2", "largest gap", gap.max(), 3)
   found.add("stopping less L2", "penalties at the largest gap", ratios[gap.argmax()], 1)
-  return plots.stopping_path(hessian, w_star, descent, ridge, ratios, kept)
+  title = f"A quadratic loss of two weights with curvatures 0.3 and 3, learning rate {learning_rate:g}"
+  return plots.stopping_path(hessian, w_star, descent, ridge, ratios, kept, title=title)
 
 
 def ellipses(found: Found) -> Figure:
@@ -77,8 +79,9 @@ def ellipses(found: Found) -> Figure:
     for eigval, factor in zip(eigvals, factors):
       found.add(f"penalty {alpha:g}", f"share at eigenvalue {eigval:g}", factor)
     found.add(f"penalty {alpha:g}", "degrees of freedom", free)
-    panels[f"alpha = {alpha:g}: {free:.2f} degrees of freedom"] = (after, factors)
-  return plots.ellipses(circle, vectors, panels)
+    panels[f"alpha = {alpha:g}\n{free:.2f} degrees of freedom"] = (after, factors)
+  title = "A quadratic loss of two weights with curvatures 0.5 and 4, its minimum on the unit circle"
+  return plots.ellipses(circle, vectors, panels, title=title)
 
 
 def _rotation(angle: float) -> jax.Array:

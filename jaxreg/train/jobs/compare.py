@@ -20,8 +20,7 @@ from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, check_no_links, write_figures, write_json, write_text
 from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
-from jaxreg.train.jobs.train import train
-from jaxreg.train.lookup import short
+from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.metrics_file import read_records
@@ -88,31 +87,24 @@ def compare(config: Config, workdir: Path) -> Table:
   def write() -> None:
     write_json(workdir / "compare.json", results)
     write_text(workdir / "compare.md", markdown(results))
+    title, seeds = figure_title(config), f"{config.compare.seeds} seed{'s' * (config.compare.seeds > 1)}"
     figures = {
-      "comparison": plots.comparison({label: entry["runs"] for label, entry in table.items()}),
-      "convergence": plots.convergence({label: read_records(folder) for label, folder in folders.items()}),
+      "comparison": plots.comparison(
+        {label: entry["runs"] for label, entry in table.items()}, title=f"{title}, {seeds}"
+      ),
+      "convergence": plots.convergence(
+        {label: read_records(folder) for label, folder in folders.items()}, title=f"{title}, {seeds}"
+      ),
     }
     if "test/ece" in first:
       figures["reliability"] = plots.reliability(
         {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()},
-        title=f"{data_title(config)}: test split, seed {config.seed}",
+        title=f"{title}: test split, seed {config.seed}",
       )
     write_figures(workdir, figures)
 
   processes.first(write)
   return results
-
-
-def data_title(config: Config) -> str:
-  """The data of a configuration in a few words, such as `mnist, 100 of each class, background`."""
-  source = config.data.name
-  options = config.data[short(source)].to_dict()
-  words = [Path(options["path"]).name if options.get("path") else str(options.get("dataset", source))]
-  if number := options.get("per_class") or config.data.subset.per_class:
-    words.append(f"{number} of each class")
-  elif number := options.get("num_train"):
-    words.append(f"{number} for training")
-  return ", ".join([*words, *(name for name, value in options.items() if value is True)])
 
 
 def markdown(results: Table) -> str:

@@ -15,9 +15,10 @@ from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices import processes
-from jaxreg.train.errors import shortened
+from jaxreg.train.errors import RunError, shortened
 from jaxreg.train.files import Table
 from jaxreg.train.jobs.initial_state import initial_states, load_backbone, restored_states
+from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.health import Watchdog, check_finite
@@ -114,6 +115,24 @@ def _train(
   there()
   # Without these files, nothing can read the checkpoints.
   describe = functools.partial(workdirs.describe, workdir, flatten(config), dataset.describe())
-  if gone := processes.first(lambda: describe(missing_only=True)):
+  try:
+    gone = processes.first(lambda: describe(missing_only=True))
+  except OSError as error:
+    raise RunError(f"{workdir}: cannot be written ({error}); the same command tries again") from error
+  if gone:
     log.say(f"warning: {', '.join(gone)} had been removed under this run, and is written again")
-  return write_results(run, workdir, step, states, dataset.test.labels, values, bins)
+  title = figure_title(config)
+  return write_results(run, workdir, step, states, dataset.test.labels, values, bins, title)
+
+
+def figure_title(config: Config) -> str:
+  """The data and the network of a configuration, such as `mnist, 100 of each class, background, LeNet`."""
+  source = config.data.name
+  options = config.data[short(source)].to_dict()
+  words = [Path(options["path"]).name if options.get("path") else str(options.get("dataset", source))]
+  if number := options.get("per_class") or config.data.subset.per_class:
+    words.append(f"{number} of each class")
+  elif number := options.get("num_train"):
+    words.append(f"{number} for training")
+  words += [name for name, value in options.items() if value is True]
+  return ", ".join([*words, short(config.model.name)])

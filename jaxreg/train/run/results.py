@@ -17,9 +17,8 @@ from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.whole_split import outputs_over
 from jaxreg.train.step.metrics import averaged, summarize
-from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States
-from jaxreg.train.step.targets import Numbers
+from jaxreg.train.step.targets import CLASSES, Numbers, Target
 
 
 def final_metrics(
@@ -49,6 +48,7 @@ def write_results(
   labels: np.ndarray,
   values: dict[str, np.ndarray],
   bins: Bins | None,
+  title: str,
 ) -> Table:
   """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
@@ -57,6 +57,7 @@ def write_results(
     labels: the labels of the test split; the figures show the first replica, or the first ensemble, on it.
     values: the metrics, each `[replicas]`.
     bins: the sums of `calibration.ece_bins` over the test split; None where labels are numbers.
+    title: of the figures: the data and the network.
   """
   program, seeds = run.program, run.seeds
   outputs: dict[str, np.ndarray] = {}
@@ -70,7 +71,16 @@ def write_results(
     results["replicas"] = {"seed": firsts, **{name: each.tolist() for name, each in values.items()}}
 
   def write() -> None:
-    save_figures(workdir, program, seeds, bins, outputs, labels)
+    save_figures(
+      workdir,
+      f"{paper_name(program.name)}, {title}",
+      seeds,
+      program.terms,
+      bins,
+      outputs,
+      labels,
+      program.target,
+    )
     if bins is not None:
       reliability = {name: np.asarray(sums).tolist() for name, sums in bins._asdict().items()}
       write_json(workdir / "reliability.json", sealed(reliability))
@@ -88,11 +98,13 @@ def write_results(
 
 def save_figures(
   workdir: Path,
-  program: Program,
+  name: str,
   seeds: range,
+  terms: tuple[str, ...],
   bins: Bins | None,
   outputs: Table,
   labels: np.ndarray,
+  target: Target = CLASSES,
 ) -> list[str]:
   """Draws figures of the run's records and of its first seed's test outputs into `workdir/figures`.
 
@@ -102,15 +114,14 @@ def save_figures(
   Returns:
     The file names.
   """
-  name, terms = paper_name(program.name), program.terms
   first = f"{name}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
   figures = {"curves": plots.curves(records, title=title)}
   if bins is not None:
     figures["reliability"] = plots.reliability({"test": bins}, title=first)
-  elif outputs and isinstance(program.target, Numbers):
-    figures["predicted"] = _predicted(program.target, outputs["predictions"], labels, first)
+  elif outputs and isinstance(target, Numbers):
+    figures["predicted"] = _predicted(target, outputs["predictions"], labels, first)
   if len(terms) > 1:
     figures["terms"] = plots.terms(records, terms, title=title)
   if "retain_logits" in outputs:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 
 
 def descent_paths(
@@ -34,7 +34,7 @@ def descent_paths(
   """
   if not planes:
     raise ValueError("planes must have at least one entry, got none")
-  figure = new_figure(4.2 * len(planes), 4.2, title)
+  figure = new_figure(WIDTH, 3.9, title)
   axes = np.atleast_1d(figure.subplots(1, len(planes)))
   for axis, (name, (x, y, values, paths)) in zip(axes, planes.items(), strict=True):
     x, y, values = np.asarray(x), np.asarray(y), np.asarray(values)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 
 
 def features(
@@ -18,7 +18,7 @@ def features(
   columns: int = 8,
   title: str = "",
 ) -> Figure:
-  """Draws the incoming weights of units as images, each on its own scale, and distributions beside them.
+  """Draws the incoming weights of units as images, each on its own scale, and distributions below them.
 
   Args:
     panels: by title, weights `[units, height, width]`; grey is 0.
@@ -27,7 +27,7 @@ def features(
     title: above the figure.
 
   Returns:
-    A figure of the panels in a row, and the histograms in a column beside them.
+    A figure of the panels in a row, and the histograms in a row below them.
 
   Raises:
     ValueError: if there is no panel or histogram, or weights are not images.
@@ -39,15 +39,16 @@ def features(
   for name, given in (("panels", panels), ("histograms", histograms)):
     if not given:
       raise ValueError(f"{name} must have at least one entry, got none")
-  figure = new_figure(4.8 * len(panels) + 4, 4.9, title)
-  layout: Any = [[*panels, f"histogram {n}"] for n in range(len(histograms))]
-  axes = figure.subplot_mosaic(layout, width_ratios=[4.8] * len(panels) + [3.8])
+  figure = new_figure(WIDTH, 6.2, title)
+  parts: Any = figure.subfigures(2, 1, height_ratios=[3.2, 3])
+  axes = parts[0].subplot_mosaic([[*panels]])
+  below = parts[1].subplots(1, len(histograms), squeeze=False)[0]
   for name, weights in panels.items():
     axes[name].imshow(mosaic(np.asarray(weights, float), columns), cmap="gray", vmin=-1, vmax=1)
     axes[name].set_title(name, loc="left", fontsize="medium")
     axes[name].set(xticks=[], yticks=[])
-  for number, (label, series) in enumerate(histograms.items()):
-    _histogram(axes[f"histogram {number}"], label, series)
+  for axis, (label, series) in zip(below, histograms.items(), strict=True):
+    _histogram(axis, label, series)
   return figure
 
 
@@ -78,5 +79,5 @@ def _histogram(axis: Axes, label: str, series: Mapping[str, ArrayLike]) -> None:
     )
     axis.axvline(x.mean(), color=f"C{number}", linewidth=1)
   axis.set(xlabel=label, ylabel="density")
-  axis.legend(fontsize="small", framealpha=0.9)
+  axis.legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
   axis.spines[["top", "right"]].set_visible(False)

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.plots._marks import band, dot, stroke
 
 
@@ -44,8 +44,8 @@ def network_sizes(
       "units must be [sizes], and train_errors, test_errors and test_losses [sizes, runs], "
       f"got {units.shape}, {', '.join(map(str, shapes))}"
     )
-  figure = new_figure(10, 4.2, title)
-  left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.08})
+  figure = new_figure(WIDTH, 7.6, title)
+  left, right = figure.subplots(2, 1)
   for number, (label, error) in enumerate(errors.items()):
     mean, std = 100 * error.mean(axis=1), 100 * error.std(axis=1, ddof=min(1, error.shape[1] - 1))
     left.plot(units, mean, "o-", color=f"C{number}", markersize=4, label=label)

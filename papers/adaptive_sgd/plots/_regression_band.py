@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 
 
 def regression_band(
@@ -47,7 +47,7 @@ def regression_band(
     raise ValueError(f"draws must be [m, {len(x)}], got {members.shape}")
   if (std < 0).any():
     raise ValueError(f"std must not be negative, got {std.min()}")
-  figure = new_figure(7, 4.4, title)
+  figure = new_figure(WIDTH, 4.4, title)
   axis = figure.subplots()
   for width, alpha in ((2, 0.15), (1, 0.25)):
     axis.fill_between(

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.plots._marks import band
 
 
@@ -34,8 +34,8 @@ def sample_error(
   if not panels:
     raise ValueError("panels must have at least one entry, got none")
   numbers = np.asarray(numbers, float)
-  figure = new_figure(4.8 * len(panels), 4, title)
-  axes = figure.subplots(1, len(panels), squeeze=False, gridspec_kw={"wspace": 0.08})[0]
+  figure = new_figure(WIDTH, 3 * len(panels), title)
+  axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
   for axis, (name, (sampled, scaled)) in zip(axes, panels.items(), strict=True):
     sampled, scaled = np.asarray(sampled, float), np.asarray(scaled, float)
     if sampled.ndim != 2 or sampled.shape != (*scaled.shape, *numbers.shape):

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 
 
 def unit_balls(
@@ -34,10 +34,14 @@ def unit_balls(
   gradient = np.asarray(gradient)
   downhill = -gradient / np.linalg.norm(gradient)
   across = np.array([-downhill[1], downhill[0]])
-  figure = new_figure(2.5 * len(balls), 2.9, title)
-  axes = np.atleast_1d(figure.subplots(1, len(balls), sharex=True, sharey=True))
+  columns = min(3, len(balls))
+  rows = -(-len(balls) // columns)
+  figure = new_figure(WIDTH, 1 + 2.1 * rows, title)
+  axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+  for axis in axes[len(balls) :]:
+    axis.remove()
   reach = 1.15 * max(np.abs(np.asarray(edge)).max() for edge, _ in balls.values())
-  for axis, (name, (edge, step)) in zip(axes, balls.items(), strict=True):
+  for axis, (name, (edge, step)) in zip(axes, balls.items()):
     edge, step = np.asarray(edge), np.asarray(step)
     axis.fill(*edge.T, color="C0", alpha=0.15, linewidth=0)
     axis.plot(*edge.T, color="C0", linewidth=1, label="unit ball")
@@ -55,5 +59,5 @@ def unit_balls(
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
   handles, labels = axes[0].get_legend_handles_labels()
-  figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small", frameon=False)
+  figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
   return figure

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.plots._marks import dot, stroke
 
 
@@ -41,10 +41,14 @@ def contours(
     raise ValueError("probs must have at least one entry, got none")
   x, y = (np.asarray(axis) for axis in grid)
   points, labels = np.asarray(points), np.asarray(labels)
-  figure = new_figure(3.4 * len(probs), 3.8, title)
-  axes = np.atleast_1d(figure.subplots(1, len(probs), sharex=True, sharey=True))
+  columns = min(2, len(probs))
+  rows = -(-len(probs) // columns)
+  figure = new_figure(WIDTH, 0.9 + 2.6 * rows, title)
+  axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+  for axis in axes[len(probs) :]:
+    axis.remove()
   filled: Any = None
-  for axis, (name, values) in zip(axes, probs.items(), strict=True):
+  for axis, (name, values) in zip(axes, probs.items()):
     values = np.asarray(values)
     classes = values.shape[-1]
     levels = np.arange(20 // classes, 21) / 20
@@ -58,7 +62,9 @@ def contours(
     axis.set_title(name, loc="left", fontsize="medium")
   # Every second edge of the grey bands, downward from 1.
   ticks = levels[::-2]
-  figure.colorbar(filled, ax=axes, ticks=ticks, label="largest class probability", shrink=0.8, pad=0.01)
+  figure.colorbar(
+    filled, ax=axes[: len(probs)], ticks=ticks, label="largest class probability", shrink=0.8, pad=0.01
+  )
   marks = (dot("training example, in the colour of its class"), stroke("border of the class of its colour"))
-  figure.legend(handles=marks, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+  figure.legend(handles=marks, loc="outside lower center", fontsize="small", frameon=False)
   return figure

@@ -1,12 +1,13 @@
 """The size of the gradients of softmax and DropMax while DropMax trains."""
 
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import log_scale, new_figure
+from jaxreg.plots._axes import WIDTH, log_scale, new_figure
 
 
 def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
@@ -29,7 +30,7 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
   if not groups:
     raise ValueError("groups must have at least one entry, got none")
   steps = np.asarray(steps)
-  figure = new_figure(4.8 * len(groups), 4, title)
+  figure = new_figure(WIDTH, 3.8, title)
   axes = figure.subplots(1, len(groups), squeeze=False)[0]
   for axis, (name, series) in zip(axes, groups.items(), strict=True):
     for label, values in series.items():
@@ -38,7 +39,7 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
         raise ValueError(f"{name}, {label} must have the shape of steps, {steps.shape}, got {values.shape}")
       axis.plot(steps, values, marker="o", markersize=3, label=label)
     log_scale(axis)
-    axis.set_title(name, loc="left", fontsize="medium")
+    axis.set_title(textwrap.fill(name, 30), loc="left", fontsize="small")
     axis.set_xlabel("training step")
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
@@ -46,5 +47,5 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
   # Below the axes: on them, the legend would cover a curve.
   handles, labels = axes[0].get_legend_handles_labels()
   below = "outside lower center"
-  figure.legend(handles, labels, loc=below, ncols=len(labels), fontsize="small", frameon=False)
+  figure.legend(handles, labels, loc=below, ncols=2, fontsize="small", frameon=False)
   return figure

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.plots._marks import band, bar, dot
 
 
@@ -32,13 +32,13 @@ def monte_carlo(
   """
   if not panels:
     raise ValueError("panels must have at least one entry, got none")
-  figure = new_figure(4 * len(panels), 3.8, title)
-  axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
+  figure = new_figure(WIDTH, 0.4 + 2.6 * len(panels), title)
+  axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
   for number, (axis, (name, samples)) in enumerate(zip(axes, panels.items(), strict=True)):
     _violins(axis, samples)
     axis.set_title(name, loc="left", fontsize="medium")
     axis.set_xlabel(xlabels[number] if number < len(xlabels) else "")
-  axes[0].set_ylabel("probability of the target")
+    axis.set_ylabel("probability of the target")
   _key(figure)
   return figure
 
@@ -61,7 +61,7 @@ def predictive(examples: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
   """
   if not examples:
     raise ValueError("examples must have at least one entry, got none")
-  figure = new_figure(4.5 * len(examples), 3.8, title)
+  figure = new_figure(WIDTH, 3.6, title)
   axes = np.atleast_1d(figure.subplots(1, len(examples), sharey=True))
   for axis, (name, samples) in zip(axes, examples.items(), strict=True):
     columns = np.asarray(samples).T

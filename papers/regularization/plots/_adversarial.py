@@ -1,5 +1,6 @@
 """Inputs beside their attacked versions."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.plots._marks import band
 
 
@@ -54,20 +55,20 @@ def adversarial(
   ):
     if found != wanted:
       raise ValueError(f"{label} must fit images: {wanted}, got {found}")
-  figure = new_figure(1.25 * len(images) + 4.6, 4.8, title)
-  parts: Any = figure.subfigures(1, 2, width_ratios=[1.25 * len(images) + 0.6, 4])
-  left, right = parts
-  rows = left.subplots(3, len(images), squeeze=False)
+  figure = new_figure(WIDTH, 7, title)
+  parts: Any = figure.subfigures(2, 1, height_ratios=[4, 3])
+  upper, lower = parts
+  rows = upper.subplots(3, len(images), squeeze=False)
   before, after = captions
   for row, pictures, texts, label in (
     (rows[0], images, before, "image"),
     (rows[1], signs, ("",) * len(images), name),
     (rows[2], attacked, after, "their sum, in [0, 1]"),
   ):
-    row[0].set_ylabel(label, fontsize="small")
+    row[0].set_ylabel(textwrap.fill(label, 14), fontsize="small")
     for axis, picture, text in zip(row, pictures, texts):
       _picture(axis, picture, text, low=-1 if row is rows[1] else 0)
-  _errors(right.subplots(), np.asarray(eps, float), errors)
+  _errors(lower.subplots(), np.asarray(eps, float), errors)
   return figure
 
 

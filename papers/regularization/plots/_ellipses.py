@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from papers.regularization.plots._plane import pair
 
 
@@ -38,7 +38,7 @@ def ellipses(
   if not panels:
     raise ValueError("panels must have at least one entry, got none")
   before, directions = pair(before, "before", (-1, 2)), pair(directions, "directions", (2, 2))
-  figure = new_figure(3.6 * len(panels), 4.6, title)
+  figure = new_figure(WIDTH, 4.1, title)
   axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
   some = slice(None, None, max(1, len(before) // 24))
   for axis, (name, (after, factors)) in zip(axes, panels.items(), strict=True):
@@ -55,8 +55,10 @@ def ellipses(
       axis.plot(*np.stack([np.zeros(2), end]).T, color=color, linewidth=2.5, label=f"eigenvector {number}")
     axis.set(aspect="equal", xlabel="$w_1$", xlim=(-1.15, 1.15), ylim=(-1.15, 1.15))
     left = " and ".join(f"{factor:.2f}" for factor in factors)
-    axis.set_title(f"{name}\ntimes {left}", loc="left", fontsize="medium")
+    axis.set_title(f"{name}\ntimes {left}", loc="left", fontsize="small")
     axis.spines[["top", "right"]].set_visible(False)
   axes[0].set_ylabel("$w_2$")
-  figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+  figure.legend(
+    *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small", frameon=False
+  )
   return figure

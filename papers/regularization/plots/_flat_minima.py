@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.plots._marks import band, stroke
 
 
@@ -39,8 +39,8 @@ def flat_minima(
     raise ValueError(
       f"profiles, losses and traces must have equal labels, got {[*profiles]}, {[*losses]} and {[*traces]}"
     )
-  figure = new_figure(10, 4.2, title)
-  left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.08})
+  figure = new_figure(WIDTH, 7.6, title)
+  left, right = figure.subplots(2, 1)
   for number, label in enumerate(profiles):
     rise, loss, trace = (np.asarray(x[label], float) for x in (profiles, losses, traces))
     if rise.shape[1:] != alphas.shape or trace.shape != loss.shape or loss.shape[:1] != rise.shape[:1]:

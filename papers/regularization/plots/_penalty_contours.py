@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from papers.regularization.plots._plane import loss_at, pair, quadratic
 
 
@@ -38,7 +38,7 @@ def penalty_contours(
   """
   if not panels:
     raise ValueError("panels must have at least one entry, got none")
-  figure = new_figure(4.6 * len(panels), 4.6, title)
+  figure = new_figure(WIDTH, 5.2, title)
   axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for axis, (name, (order, path)) in zip(axes, panels.items(), strict=True):
     path = pair(path, f"{name}: the path", (-1, 2))
@@ -54,7 +54,7 @@ def penalty_contours(
     axis.plot(*path.T, color="tab:blue", linewidth=1.5, label="solutions as the penalty grows")
     axis.plot(*path[-1], "o", color="tab:blue", label="({:.2f}, {:.2f})".format(*path[-1] + 0.0), zorder=5)
     axis.set_title(name, loc="left", fontsize="medium")
-    axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
+    axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
   return figure
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import WIDTH, new_figure
 from papers.regularization.plots._plane import loss_at, pair, quadratic
 
 MAX_MATCHED = 12
@@ -46,8 +46,8 @@ def stopping_path(
   """
   descent = pair(descent, "descent", (-1, 2))
   ridge, ratios = pair(ridge, "ridge", descent.shape), pair(ratios, "ratios", (-1,))
-  figure = new_figure(10.4, 4.6, title)
-  left, right = figure.subplots(1, 2, width_ratios=[1.25, 1], gridspec_kw={"wspace": 0.08})
+  figure = new_figure(WIDTH, 8, title)
+  left, right = figure.subplots(2, 1, height_ratios=[1.4, 1])
   top = loss_at(hessian, w_star, np.zeros(2))
   margin = 0.2 * np.abs(np.asarray(w_star)).max()
   seen = np.concatenate([descent, ridge, np.asarray(w_star)[None]])

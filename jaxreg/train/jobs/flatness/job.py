@@ -15,7 +15,7 @@ from jaxreg.train.jobs.flatness.analysed_run import AnalysedRun
 from jaxreg.train.jobs.flatness.analyses import rises
 from jaxreg.train.jobs.flatness.requirements import check_analyses, check_row
 from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
-from jaxreg.train.jobs.train import train
+from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run.log import progress
 
 
@@ -51,7 +51,7 @@ def flatness(config: Config, workdir: Path) -> Table:
   _compare_profiles(found, results)
 
   arrays = {label: row["arrays"] for label, row in found.items()}
-  write_figures(workdir, make_figures(arrays))
+  write_figures(workdir, make_figures(arrays, title=figure_title(config)))
   for name, (panels, *_) in power_law_panels(arrays).items():
     write_text(workdir / "figures" / f"{name}.md", plots.power_law_table(panels) + "\n")
   write_json(workdir / "flatness.json", results)
@@ -94,20 +94,23 @@ def _compare_profiles(found: Mapping[str, Table], results: Table) -> None:
       results[label]["profile"][distance] = entry
 
 
-def make_figures(rows: Mapping[str, Table]) -> Table:
+def make_figures(rows: Mapping[str, Table], *, title: str = "") -> Table:
   """The figures of all analyses in `rows`."""
   having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
   figures = {}
   if found := having("profile"):
     alphas = next(iter(found.values()))["alphas"]
-    figures["profile"] = plots.profiles(alphas, {label: each["losses"] for label, each in found.items()})
+    losses = {label: each["losses"] for label, each in found.items()}
+    figures["profile"] = plots.profiles(alphas, losses, title=title)
   for name, (panels, xlabel, ylabel) in power_law_panels(rows).items():
-    figures[name] = plots.power_laws(panels, xlabels=[xlabel] * len(panels), ylabels=[ylabel] * len(panels))
+    labels = {"xlabels": [xlabel] * len(panels), "ylabels": [ylabel] * len(panels)}
+    figures[name] = plots.power_laws(panels, **labels, title=title)
   if found := having("variance_flatness"):
-    figures["spectra"] = plots.spectra({label: each["spectra"] for label, each in found.items()})
+    found = {label: each["spectra"] for label, each in found.items()}
+    figures["spectra"] = plots.spectra(found, title=title)
   if found := having("alignment"):
     series = {f"{label}, {noise}": each for label, noises in found.items() for noise, each in noises.items()}
-    figures["alignment"] = plots.alignment(series)
+    figures["alignment"] = plots.alignment(series, title=title)
   return figures
 
 
