@@ -6,6 +6,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
@@ -17,7 +18,12 @@ from jaxreg.typing import Array
 
 @only_where()
 def bi_tempered(
-  logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: float = 1.3, where: ArrayLike | None = None
+  logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  t1: ArrayLike = 0.8,
+  t2: float = 1.3,
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes the bi-tempered logistic loss, which no outlier and no wrong label near the boundary dominates.
 
@@ -37,7 +43,7 @@ def bi_tempered(
   Args:
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    t1: in [0, 1]; static.
+    t1: in [0, 1].
     t2: at least 1; static. With both at 1 this is the cross-entropy.
     where: `[...]`, bool: which examples count.
 
@@ -55,10 +61,15 @@ def bi_tempered(
   labels = check_hard_or_soft_labels(labels, logits)
   check_option(t1, "t1", (), low=0, high=1)
   check_option(t2, "t2", (), low=1)
-  if t1 == t2 == 1:
+  traced = isinstance(t1, Tracer)
+  if not traced and t1 == t2 == 1:
     return softmax_cross_entropy(logits, labels)
   log_probs = bi_tempered_log_probs(logits, t2=t2)
-  fit = -log_probs if t1 == 1 else _one_minus_exp((1 - t1) * log_probs) / (1 - t1)
+  if traced:
+    gap = jnp.where(t1 == 1, 1, 1 - t1)
+    fit = jnp.where(t1 == 1, -log_probs, _one_minus_exp(gap * log_probs) / gap)
+  else:
+    fit = -log_probs if t1 == 1 else _one_minus_exp((1 - t1) * log_probs) / (1 - t1)
   return of_label(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
 
 

@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first
@@ -23,7 +24,7 @@ def sampled_softmax(
   logits: ArrayLike,
   labels: ArrayLike,
   *,
-  rate: float = 0.6,
+  rate: ArrayLike = 0.6,
   correct_proposal: bool = False,
   where: ArrayLike | None = None,
 ) -> Array:
@@ -45,7 +46,7 @@ def sampled_softmax(
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
     labels: `[...]`, integer; soft labels are refused: one class is always kept.
-    rate: share of the classes to leave out, in [0, 1]; static.
+    rate: share of the classes to leave out, in [0, 1].
     correct_proposal: whether the logits of the drawn classes are corrected.
     where: `[...]`, bool: which examples count.
 
@@ -64,12 +65,14 @@ def sampled_softmax(
   labels = check_labels(labels, logits)
   check_option(rate, "rate", (), low=0, high=1)
   others = logits.shape[-1] - 1
-  number = min(max(round((1 - rate) * logits.shape[-1]), 1), others)
+  traced = isinstance(rate, Tracer)
+  wanted = (1 - rate) * logits.shape[-1]
+  number = jnp.clip(jnp.round(wanted), 1, others) if traced else min(max(round(float(wanted)), 1), others)
   noise = jax.random.uniform(check_key(key), logits.shape, jnp.float32, out_sharding=sharding_like(logits))
   is_target = is_target_of(labels, logits)
   # The target comes first. Ranks break ties, which a threshold would let pass together.
   ranks = lambda x: jnp.argsort(jnp.argsort(x, axis=-1), axis=-1)
   rank = partitioned(ranks, jnp.where(is_target, -1, noise))
   if correct_proposal:
-    logits = jnp.where(is_target, logits, logits - math.log(number / others))
+    logits = jnp.where(is_target, logits, logits - (jnp.log if traced else math.log)(number / others))
   return softmax_cross_entropy(jnp.where(rank <= number, logits, jnp.finfo(logits.dtype).min / 2), labels)
