@@ -69,7 +69,7 @@ def bi_tempered(
     gap = jnp.where(t1 == 1, 1, 1 - t1)
     fit = jnp.where(t1 == 1, -log_probs, _one_minus_exp(gap * log_probs) / gap)
   else:
-    fit = -log_probs if t1 == 1 else _one_minus_exp((1 - t1) * log_probs) / (1 - t1)
+    fit = -log_probs if t1 == 1 else _one_minus_exp(jnp.multiply(1 - t1, log_probs)) / (1 - t1)
   return of_label(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
 
 

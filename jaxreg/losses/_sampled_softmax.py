@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +67,7 @@ def sampled_softmax(
   check_option(rate, "rate", (), low=0, high=1)
   others = logits.shape[-1] - 1
   traced = isinstance(rate, Tracer)
-  wanted = (1 - rate) * logits.shape[-1]
+  wanted: Any = (1 - rate) * logits.shape[-1]
   number = jnp.clip(jnp.round(wanted), 1, others) if traced else min(max(round(float(wanted)), 1), others)
   noise = jax.random.uniform(check_key(key), logits.shape, jnp.float32, out_sharding=sharding_like(logits))
   is_target = is_target_of(labels, logits)

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxreg import calibration
 from jaxreg._metric_bounds import metric_bounds
+from jaxreg.objective._compose import weighted as weighted
 from jaxreg.typing import Array, PyTree
 
 
@@ -29,12 +30,6 @@ class Residuals(NamedTuple):
 
 
 Sums = Mapping[str, tuple[Array, Array] | calibration.Bins | Residuals]  # of an evaluation, by metric
-
-
-def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
-  """`(sum, count)` of per-example values; an example of weight 0 counts for nothing, even if it is NaN."""
-  values = values.astype(weights.dtype)
-  return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()
 
 
 def residuals(errors: Array, labels: Array, weights: Array) -> Residuals:
