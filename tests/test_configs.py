@@ -205,13 +205,14 @@ def check_program(config, data):
   of = lambda *shape, dtype="float32": jax.ShapeDtypeStruct((config.batch_size, *shape), dtype)
   inputs = of(*data.input_shape, dtype=data.input_dtype)
   shape = data.label_shape
-  batch = {"inputs": inputs, "labels": of(*shape, dtype=jnp.int32), "weights": of(*shape)}
+  labels = of(*shape, dtype="float32" if data.has_numbers else "int32")
+  batch = {"inputs": inputs, "labels": labels, "weights": of(*shape)}
   after, metrics = jax.eval_shape(program.train_step, state, batch)
   shapes = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
   assert shapes(after) == shapes(state)
   assert {
     "loss",
-    "accuracy",
+    "mae" if data.has_numbers else "accuracy",
     "grad_norm",
     "learning_rate",
     *REGISTRY["method"][config.method.name].function.terms,

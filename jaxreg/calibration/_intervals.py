@@ -125,6 +125,7 @@ def interval_scores(
     `[...]`, float32 or wider.
 
   Example:
+    >>> from jaxreg.calibration import conformal_threshold
     >>> outputs, targets = jnp.zeros(4), jnp.array([0.5, -1.0, 2.0, 3.0])
     >>> conformal_threshold(interval_scores(outputs, outputs, targets), alpha=0.5)  # the third residual of 4
     Array(2., dtype=float32)

@@ -53,6 +53,7 @@ def linear(
     `[...]`, float32 or wider.
 
   Example:
+    >>> from jaxreg.losses import softmax_cross_entropy
     >>> features, kernel = jnp.ones((4, 8)), jnp.zeros((8, 2))
     >>> linear(softmax_cross_entropy, features, kernel, jnp.zeros(4, int), chunk_size=2)
     Array([0.6931472, 0.6931472, 0.6931472, 0.6931472], dtype=float32)
