@@ -38,8 +38,8 @@ SOFT = frozenset(
   for name in (row, method.loss.__name__)
   if method.soft_labels and name in losses.__all__
 )
-# At larger logits than these the rounding of products, of probabilities times differences, or of the phase of a
-# sine, is larger than the Hessian.
+# At larger logits than these the rounding of products, of probabilities times differences, or of the phase of
+# a sine, is larger than the Hessian.
 ROUNDED = {
   **dict.fromkeys(("losses.group_softmax", "losses.group_softmax_and_logits", "losses.r_drop"), 50.0),
   **dict.fromkeys(("penalties.gradient_penalty", "penalties.jacobian_penalty"), 50.0),
