@@ -33,7 +33,9 @@ def comparison(tmp_path):
 
 def test_each_optimizer_has_a_panel_with_both_starts(comparison, monkeypatch):
   drawn, draw = [], optimizer_curves.draw
-  monkeypatch.setattr(optimizer_curves, "draw", lambda *args: drawn.append(draw(*args)) or drawn[0])
+  monkeypatch.setattr(
+    optimizer_curves, "draw", lambda *args, **named: drawn.append(draw(*args, **named)) or drawn[0]
+  )
   monkeypatch.setattr("sys.argv", ["optimizer_curves", str(comparison)])
   optimizer_curves.main()
   assert (comparison / "figures/optimizers.png").stat().st_size > 5000
