@@ -53,7 +53,7 @@ def test_a_class_that_occurs_is_shown(labels, shown):
   rng = np.random.default_rng(0)
   head = lambda x: {name: rng.normal(size=(len(x), 3)) for name in ("logits", "retain_logits")}
   inputs = rng.integers(0, 16, (4, 8, 8, 1)).astype(np.uint8)
-  figure = figures._monte_carlo(head, head(inputs), inputs, np.array(labels))
+  figure = figures._monte_carlo(head, head(inputs), inputs, np.array(labels), "digits")
   texts = {text.get_text() for text in figure.findobj(Text)}
   assert f"noise on a {shown}, part of the largest pixel" in texts
 
