@@ -265,11 +265,9 @@ class Dataset:
 
   def _class_counts(self) -> tuple[int, ...]:
     labels = self.train.labels
-    return (
-      ()
-      if labels.ndim > 1 or not self.num_classes
-      else tuple(np.bincount(labels, minlength=self.num_classes).tolist())
-    )
+    if labels.ndim > 1 or not self.num_classes:
+      return ()
+    return tuple(np.bincount(labels, minlength=self.num_classes).tolist())
 
   def checked(self) -> "Dataset":
     """Returns the data set if every split can be trained on."""
@@ -312,6 +310,11 @@ class Dataset:
       f"label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; the classes are 0 to "
       f"{self.num_classes - 1}, those of the train split; leave such examples out, or put some into train"
     )
+
+
+def known(labels: np.ndarray) -> np.ndarray:
+  """Which labels are known: a class that is not -1, a number that is not NaN."""
+  return np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
 
 
 def remedy(labels: np.ndarray) -> str:

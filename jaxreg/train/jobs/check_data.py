@@ -54,7 +54,8 @@ def report_lines(results: Table) -> list[str]:
   """The results in a few lines for people."""
   sizes = ", ".join(f"{number} {name}" for name, number in results["sizes"].items())
   names = f": {shortened(', '.join(results['class_names']), 1000)}" if results["class_names"] else ""
-  lines = [f"data.{results['source']}: {sizes} examples of {results['num_classes']} classes{names}"]
+  labels = f"of {results['num_classes']} classes" if results["num_classes"] else "with numbers as labels"
+  lines = [f"data.{results['source']}: {sizes} examples {labels}{names}"]
   if results["streams"]:
     lines.append(f"{results['images']} images read; {results['unreadable']} of them cannot be decoded")
   return lines

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxreg import calibration
 from jaxreg.train import keys
+from jaxreg.train.data.dataset import known
 from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
@@ -38,7 +39,7 @@ class Predicted(NamedTuple):
   @property
   def where(self) -> np.ndarray:
     """Which labels are known."""
-    return self.labels >= 0 if self.target == CLASSES else np.isfinite(self.labels)
+    return known(self.labels)
 
   def known(self, sums: Callable[..., Any], log_probs: Any = None) -> Any:
     """A measure of these log-probabilities, by default the run's, at the known labels."""

@@ -103,7 +103,7 @@ def describe(workdir: Path, fields: Table, data: DataSpec, *, missing_only: bool
     "environment.json": _environment(),
     "config.json": {"format": FORMAT, **fields},
   }
-  written = [name for name in tables if not (missing_only and (workdir / name).is_file())]
+  written = [name for name in tables if not (missing_only and (workdir / name).exists())]
   for name in written:
     write_json(workdir / name, sealed(tables[name]))
   return written
@@ -136,6 +136,8 @@ def read(workdir: Path, name: str) -> Any:
   hint = "give another"
   if name == "results.json":
     hint = "remove it, and the same command makes it again"
+  if file.exists() and not file.is_file():
+    raise RunError(f"workdir: {file} is damaged (it is not a file); {hint}")
   if not file.is_file():
     raise RunError(
       f"workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"

@@ -41,6 +41,7 @@ from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Key, Params
 
+SHOWN = ("test/error", "test/nll", "test/rmse", "test/mae")  # of the results of the run
 Found = tuple[Any, Table]  # the arrays of an analysis for the figures, and its summary in numbers
 
 
@@ -78,7 +79,7 @@ class AnalysedRun:
       "examples": len(self.split),
       "parameters": network.size,
       "train/loss": network.loss(),
-      **{name: value for name, value in results.items() if name in ("test/error", "test/nll")},
+      **{name: value for name, value in results.items() if name in SHOWN},
     }
     arrays: Table = {}
     for name in self.options.analyses:

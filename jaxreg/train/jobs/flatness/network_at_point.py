@@ -14,6 +14,7 @@ from flax import linen as nn
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
 from jaxreg.flatness._noise import gradients_of_parts
+from jaxreg.train.data.dataset import known
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
@@ -148,9 +149,9 @@ class NetworkAtPoint:
 def with_weights(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """The batch with weights such that its mean, and the mean of any part of it, weighs each label equally.
 
-  So an example with more tokens has more weight. A label of -1 has none.
+  So an example with more tokens has more weight. A label that is not known has none.
   """
-  counts = batch["labels"] >= 0
+  counts = known(batch["labels"])
   return {**batch, "weights": (counts * (len(counts) / counts.sum())).astype(np.float32)}
 
 

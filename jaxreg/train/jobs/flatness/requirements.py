@@ -11,6 +11,7 @@ from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config, Flatness
 from jaxreg.train.config.values import checked_rows
 from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import draws_noise
 from jaxreg.train.jobs.row_config import row_config
@@ -121,4 +122,4 @@ def most_samples(options: Flatness) -> int:
 
 def host_batch(split: Split) -> dict[str, np.ndarray]:
   """All examples of a split as one batch, on the host."""
-  return {"inputs": np.asarray(split.inputs), "labels": split.labels.astype(np.int32)}
+  return {"inputs": np.asarray(split.inputs), "labels": Source(split, {}).targets()["labels"]}
