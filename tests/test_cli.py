@@ -156,7 +156,7 @@ def test_unknown_field(refuses, argument, suggestion, apart):
 REFUSED = [
   # Names.
   ("job=trian", "did you mean 'train'?"),
-  ("data.name=digit", "allowed are diabetes, digits, "),
+  ("data.name=digit", "allowed are csv, diabetes, digits, "),
   ("model.name=LeNe", "did you mean 'LeNet'?"),
   ("method.name=dropmx", "did you mean 'dropmax'?"),
   ("optimizer.name=Adam", "did you mean 'adam'?"),

@@ -37,6 +37,12 @@ def any_model(it):
   is_a_distribution(it.log_probs)
 
 
+def own_table(it):
+  assert it.results["test/error"] < 0.1
+  assert it.predict.input_names[-2:] == ("shelf=bottom", "shelf=top")
+  assert (it.predicted == it.wine.target_names[it.wine.target]).mean() > 0.9
+
+
 def convolution(it):
   """Each pixel of Linen's layer is the sum over the padded window."""
   padded = np.pad(np.asarray(it.x, np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))

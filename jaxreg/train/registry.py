@@ -61,7 +61,7 @@ def _rows(module: Any, kind: str, names: str, needs: tuple[str, ...] = ()) -> di
 
 
 REGISTRY: dict[str, dict[str, Entry]] = {
-  "data": _rows(sources, "source", "digits diabetes idx npz tfds image_folder parallel_text"),
+  "data": _rows(sources, "source", "digits diabetes csv huggingface idx npz tfds image_folder parallel_text"),
   "augment": {
     **_rows(augment, "augmentation", "pad_crop flip translate rotate scale cutout random_erasing"),
     **_rows(augment, "augmentation", "lighting rand_augment auto_augment augmix trivial_augment", IMAGES),

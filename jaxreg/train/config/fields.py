@@ -480,9 +480,11 @@ class Config(Group):
 
 # What no signature says of options: for the fields that a glob fits, the first row that has an attribute.
 OPTIONS: dict[str, Field] = {
-  "data.*.validation_fraction": Field(allowed="(0, 1)"),
+  "data.*.validation_fraction data.*.test_fraction": Field(allowed="(0, 1)"),
   "data.*.num_* data.idx.per_class": Field(allowed="[0, inf)"),
-  "data.*.workers data.*.path data.*.data_dir data.*.manual_dir": Field(scope="place"),
+  "data.*.workers data.*.path data.csv.val data.csv.test data.*.data_dir data.*.manual_dir": Field(
+    scope="place"
+  ),
   "augment.*.rate noise.*.rate model.*_rate model.*_rates": Field(allowed="[0, 1]"),
   "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": Field(allowed="[0, inf)"),
   "model.*.num_kept": Field(allowed="[0, 1e6]"),

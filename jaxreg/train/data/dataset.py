@@ -38,6 +38,7 @@ class DataSpec:
     mean, std: a number for each channel, which standardise the scaled inputs; () does not.
     model: the keyword arguments that the data give the backbone.
     class_names: the name of each class, or of each of several labels, or ().
+    input_names: the name of each input, if the data are a table, or ().
     class_counts: the number of training examples of each class; () for several labels an example.
     crc32: a checksum of each split.
   """
@@ -54,6 +55,7 @@ class DataSpec:
   std: tuple[float, ...] = ()
   model: Mapping[str, int] = dataclasses.field(default_factory=dict)
   class_names: tuple[str, ...] = ()
+  input_names: tuple[str, ...] = ()
   class_counts: tuple[int, ...] = ()
   crc32: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -167,8 +169,9 @@ class Dataset:
   `model` holds the keyword arguments that the data give the backbone. `rest` holds training examples that the
   source or a subset left over. `unlabelled` holds the examples that a run uses without their labels.
   `mean` and `std`, a number for each channel, standardise the scaled inputs on the device; () does not.
-  `class_names` has the name of each class, or of each of several labels, if the source knows them. `remarks`
-  are lines for people, such as which files were left out.
+  `class_names` has the name of each class, or of each of several labels, if the source knows them;
+  `input_names` that of each input, if the data are a table. `remarks` are lines for people, such as which
+  files were left out.
   """
 
   train: Split
@@ -182,6 +185,7 @@ class Dataset:
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
   class_names: tuple[str, ...] = ()
+  input_names: tuple[str, ...] = ()
   remarks: tuple[str, ...] = ()
 
   def splits(self) -> dict[str, Split]:
@@ -249,6 +253,7 @@ class Dataset:
       std=self.std,
       model=self.model,
       class_names=self.class_names,
+      input_names=self.input_names,
       class_counts=self._class_counts(),
       crc32={name: _crc32(split) for name, split in splits.items()},
     )

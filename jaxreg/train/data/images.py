@@ -131,12 +131,16 @@ class Images:
 
   def cut(self, position: int, generator: np.random.Generator | None = None) -> np.ndarray:
     """One image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None."""
+    rgb = self.decoded(position)
+    return (
+      centre_crop(rgb, self.decoding) if generator is None else random_crop(generator, rgb, self.decoding)
+    )
+
+  def decoded(self, position: int, channels: int = 3) -> Any:
+    """One image of `channels` channels, whole, as Pillow has it."""
     number = int(self.numbers[position])
     try:
-      rgb = decode(self.store.read(number))
-      return (
-        centre_crop(rgb, self.decoding) if generator is None else random_crop(generator, rgb, self.decoding)
-      )
+      return decode(self.store.read(number), channels)
     except Exception as error:  # Pillow has no common error for damaged files
       raise RunError(f"{self.store.name(number)} cannot be decoded ({_reason(error)}){self.hint}") from error
 
@@ -170,6 +174,14 @@ def decode(encoded: bytes, channels: int = 3) -> Any:
       image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     image = image.convert(mode)
     return image.transpose(Image.Transpose[turn]) if turn else image
+
+
+def is_grey(encoded: bytes) -> bool:
+  """Whether these bytes are an image of one channel."""
+  from PIL import Image
+
+  with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+    return image.mode in ("1", "L", "I;16")
 
 
 def _orientation(image: Any) -> int:

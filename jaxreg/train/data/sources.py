@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxreg.train.data import scaling
+from jaxreg.train.data.csv_file import csv as csv
 from jaxreg.train.data.dataset import Dataset, Split, check_apart, remedy
+from jaxreg.train.data.huggingface import huggingface as huggingface
 from jaxreg.train.data.image_folder import image_folder as image_folder
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.text import parallel_text as parallel_text

@@ -37,6 +37,7 @@ def check_data(config: Config, workdir: Path) -> Table:
     "source": config.data.name,
     "sizes": numbers(data),
     "class_names": list(data.class_names),
+    "input_names": list(data.input_names),
     "num_classes": data.num_classes,
     "streams": data.streams(),
     "images": sum(numbers(source).values()),
@@ -56,6 +57,8 @@ def report_lines(results: Table) -> list[str]:
   names = f": {shortened(', '.join(results['class_names']), 1000)}" if results["class_names"] else ""
   labels = f"of {results['num_classes']} classes" if results["num_classes"] else "with numbers as labels"
   lines = [f"data.{results['source']}: {sizes} examples {labels}{names}"]
+  if inputs := results["input_names"]:
+    lines.append(f"{len(inputs)} inputs: {shortened(', '.join(inputs), 1000)}")
   if results["streams"]:
     lines.append(f"{results['images']} images read; {results['unreadable']} of them cannot be decoded")
   return lines

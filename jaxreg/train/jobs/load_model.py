@@ -31,6 +31,7 @@ class Predictor:
     num_classes: the number of classes of the log-probabilities; 0 if labels are numbers.
     step: the step of the checkpoint.
     class_names: the names of the classes, in the order of the log-probabilities; () if the data had none.
+    input_names: the names of the inputs of a run on a table, in order; otherwise ().
     decoding: for a run on images of any size, how its evaluation scales and crops them; None for other runs.
   """
 
@@ -40,6 +41,7 @@ class Predictor:
   num_classes: int
   step: int
   class_names: tuple[str, ...]
+  input_names: tuple[str, ...]
   decoding: Decoding | None
   _program: Program
   _state: TrainState
@@ -137,6 +139,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     num_classes=data.num_classes,
     step=int(state.step),
     class_names=data.class_names,
+    input_names=data.input_names,
     decoding=decoding_of(folder),
     _program=program,
     _state=state,

@@ -27,7 +27,7 @@ from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps
 
 SHOWN = 8  # differences in a message
-FORMAT = 2  # of a work directory; a change that an older or newer version cannot read gets the next number
+FORMAT = 3  # of a work directory; a change that an older or newer version cannot read gets the next number
 
 
 def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str | None:
@@ -222,6 +222,7 @@ DATA: dict[str, Callable[[Any], bool]] = {
   "std": _list_of(_is_number),
   "model": _table_of(_is_size),
   "class_names": _list_of(_is_text),
+  "input_names": _list_of(_is_text),
   "class_counts": _list_of(_is_count),
   "crc32": _table_of(_is_number),
 }
