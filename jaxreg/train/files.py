@@ -20,7 +20,17 @@ DIGITS = 16  # kept of the 64 digits of a SHA-256: enough against accidents
 DEPTH = 32  # the deepest nesting of tables and lists; Python fails at some hundreds
 # The folders that jobs make in a work directory.
 FOLDERS = (
-  *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept", "rows", "search", "tensorboard"),
+  *(
+    "checkpoints",
+    "damaged_checkpoints",
+    "manifests",
+    "figures",
+    "kept",
+    "rows",
+    "search",
+    "tensorboard",
+    "wandb",
+  ),
 )
 
 

@@ -132,6 +132,14 @@ class Mesh(Group, scope="call"):
   )
 
 
+class LogFields(Group, scope="call"):
+  trackers: tuple[str, ...] = field(
+    ("tensorboard",),
+    "Where records and figures go, too: tensorboard, mlflow, wandb, or MODULE:NAME, a function of (step, "
+    "metrics, figures).",
+  )
+
+
 class Watch(Group, scope="call"):
   steps: int = field(
     500,
@@ -460,6 +468,7 @@ class Config(Group):
     scope="call",
   )
   log_every: int = field(50, "Steps between training records.", "[1, inf)")
+  log: LogFields
   watch: Watch
   data: Data
   augment: Augment

@@ -131,7 +131,7 @@ def _values(
   if wrong:
     raise ArgumentError(
       argument,
-      f"{where(wrong[0])}: column {name!r} has {shortened(str(texts[wrong[0]]), 40)!r} among numbers; mend the "
-      "row, or give the text in missing if it stands for no value",
+      f"{where(wrong[0])}: column {name!r} has {shortened(str(texts[wrong[0]]), 40)!r} among numbers; mend "
+      "the row, or give the text in missing if it stands for no value",
     )
   return numbers

@@ -63,7 +63,7 @@ def report(results: Table, config: Config, workdir: Path) -> str:
   elif members > 1:
     what += f", an ensemble of {members}"
   if config.job == "train":
-    lines.append(f"in {workdir}: results.json, metrics.jsonl, checkpoints/, tensorboard/")
+    lines.append(f"in {workdir}: results.json, metrics.jsonl, checkpoints/")
     lines += _figures(workdir)
   return "\n".join([what, *lines])
 

@@ -24,10 +24,11 @@ from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.health import Watchdog, check_finite
 from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.run.lock import check_shared, check_there
-from jaxreg.train.run.log import open_log
+from jaxreg.train.run.log import open_log, say
 from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.results import final_metrics, write_results
+from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 from jaxreg.train.step.metrics import averaged
 from jaxreg.typing import Params
 
@@ -56,6 +57,7 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
   data = dataset.describe()
   processes.same("data", data.table())
   check_devices(config)
+  trackers = find_trackers(config.log.trackers)
   teacher = backbone = None
   if config.teacher.workdir:
     teacher = processes.everywhere(lambda: make_teacher(data, **config.teacher.to_dict()))
@@ -71,7 +73,11 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
       return claimed["results"]
     processes.everywhere(lambda: check_shared(workdir, claimed["token"]))
     run = make_run(config, dataset, program, replicas)
-    return _train(run, config, workdir, dataset, backbone, claimed, part)
+    place = Place(workdir, fields, max(good_steps(workdir), default=0), say)
+    track = held.enter_context(Trackers(trackers, place))
+    results = _train(run, config, workdir, dataset, backbone, claimed, part, track)
+    track(results["step"], {}, {file.stem: file for file in sorted((workdir / "figures").glob("*.png"))})
+    return results
 
 
 def _train(
@@ -82,6 +88,7 @@ def _train(
   backbone: Params | None,
   claimed: Table,
   part: str,
+  track: Trackers,
 ) -> Table:
   program, there = run.program, functools.partial(check_there, workdir, claimed["token"])
   keeps = {"keep": config.checkpoint.keep, "best": config.checkpoint.best}
@@ -92,7 +99,7 @@ def _train(
   ):
     step = saved.latest or 0
     states = restored_states(run, workdir, step) if step else initial_states(run, backbone)
-    shown = {"eval_every": run.every.evaluate, "part": part, "check_there": there}
+    shown = {"eval_every": run.every.evaluate, "part": part, "check_there": there, "track": track}
     with (
       make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
       open_log(workdir, start=step, program=program, **shown) as log,

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.errors import printable, shortened
-from jaxreg.train.run.metrics_file import MetricsFiles
+from jaxreg.train.run.metrics_file import MetricsFile
 from jaxreg.train.step.program import Program
 
 PART_WIDTH = 30  # characters of a part's name beside its bar
@@ -57,15 +57,18 @@ class Log:
     eval_every: int = 0,
     part: str = "",
     check_there: Callable[[], None] = lambda: None,
+    track: Callable[[int, dict[str, float]], None] = lambda *_: None,
   ):
     """A log of `total` steps.
 
     Args:
       eval_every: steps between evaluations; the last step is evaluated, too.
       check_there: raises if the work directory no longer belongs to this run.
+      track: takes each record, too.
     """
+    self._track = track
     self._bar, self._part, self._tenth = None, part, start * 10 // total
-    self._files = MetricsFiles(workdir, start=start, say=self.say, check_there=check_there)
+    self._file = MetricsFile(workdir, start=start, say=self.say, check_there=check_there)
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._eval_every = eval_every or total
@@ -76,8 +79,8 @@ class Log:
       self._bar = tqdm(
         total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr, **options
       )
-    if self._files.damaged:
-      self.say(f"{workdir / 'metrics.jsonl'}: {self._files.damaged} damaged lines are left out")
+    if self._file.damaged:
+      self.say(f"{workdir / 'metrics.jsonl'}: {self._file.damaged} damaged lines are left out")
 
   def __enter__(self) -> "Log":
     return self
@@ -88,7 +91,7 @@ class Log:
     self._say_held()
     # After a failed write, `close` fails again; that error must not replace the one with the reason.
     with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
-      self._files.close()
+      self._file.close()
 
   def step(self) -> None:
     """Moves the progress bar by one step."""
@@ -98,7 +101,8 @@ class Log:
   def write(self, step: int, values: dict[str, float]) -> None:
     """Writes one record, and shows it."""
     epoch = step / self._steps_per_epoch
-    self._files.write(step, epoch, values)
+    self._file.write(step, epoch, values)
+    self._track(step, values)
     self._latest |= values
     if self._bar is None:
       self._say_line(step, values)
@@ -175,6 +179,11 @@ def open_log(workdir: Path, *, start: int, program: Program, **options: Any) -> 
     return Silent()
   length = {"total": program.num_steps, "steps_per_epoch": program.steps_per_epoch}
   return Log(workdir, start=start, **length, **options)
+
+
+def say(line: str) -> None:
+  """Shows a line to people, above the bar if there is one."""
+  tqdm.write(printable(line), file=sys.stderr)
 
 
 def progress(line: str) -> None:

@@ -1,0 +1,243 @@
+"""Trackers: where the records and the figures of a run go beside its own folder.
+
+A tracker is one function `(step, metrics, figures)`: the step, numbers by name, and image files by name. It
+is called with each record, and at the end with the figures. A field may name one's own as `module:NAME`.
+
+tensorboardX's own `SummaryWriter` writes from a second thread. On a full disk that thread dies with a
+traceback, and the next events wait for it for ever. So events are written at once, in the calling thread.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from jaxreg._extras import install
+from jaxreg.train.devices.processes import is_first
+from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.lookup import imported, is_yours, parameters, shown
+
+FIELD = "log.trackers"
+FLUSH_SECONDS = 30
+MOST_CHARACTERS = 500  # of a parameter in MLflow
+Tracker = Callable[[int, Mapping[str, float], Mapping[str, Path]], object]
+
+
+class Place(NamedTuple):
+  """What a tracker is opened for.
+
+  Attributes:
+    workdir: the folder of the run.
+    fields: the flat configuration.
+    start: the step at which the run begins or continues.
+    say: shows a line to people.
+  """
+
+  workdir: Path
+  fields: Mapping[str, Any]
+  start: int
+  say: Callable[[str], None]
+
+
+@contextlib.contextmanager
+def tensorboard(place: Place) -> Iterator[Tracker]:
+  """Event files in `workdir/tensorboard`; TensorBoard hides the events of earlier files after `start`."""
+  from tensorboardX.proto import event_pb2, summary_pb2
+  from tensorboardX.record_writer import RecordWriter
+  from tensorboardX.summary import scalar
+
+  event: Any = event_pb2  # The import creates its classes, which a type checker cannot know.
+  summary: Any = summary_pb2
+  folder = place.workdir / "tensorboard"
+
+  def opened(start: int) -> tuple[Path, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+    writer = RecordWriter(str(path))
+    add(writer, file_version="brain.Event:2")
+    add(writer, step=start + 1, session_log=event.SessionLog(status=event.SessionLog.START))
+    return path, writer
+
+  def add(writer: Any, **content: Any) -> None:
+    writer.write(event.Event(wall_time=time.time(), **content).SerializeToString())
+
+  path, writer = opened(place.start)
+  flushed, last = time.monotonic(), place.start
+
+  def track(step: int, metrics: Mapping[str, float], figures: Mapping[str, Path]) -> None:
+    nonlocal path, writer, flushed, last
+    if not path.is_file():
+      place.say(
+        f"warning: {folder} was removed under this run: records up to step {last} are lost, and the next are "
+        "written anew"
+      )
+      writer.close()
+      path, writer = opened(last)
+    for name, value in metrics.items():
+      add(writer, step=step, summary=scalar(name, value))
+    for name, file in figures.items():
+      image = summary.Summary.Image(encoded_image_string=file.read_bytes())
+      add(writer, step=step, summary=summary.Summary(value=[summary.Summary.Value(tag=name, image=image)]))
+    if time.monotonic() > flushed + FLUSH_SECONDS:
+      writer.flush()
+      flushed = time.monotonic()
+    last = step
+
+  try:
+    yield track
+  finally:
+    writer.close()
+
+
+@contextlib.contextmanager
+def mlflow(place: Place) -> Iterator[Tracker]:
+  """A run of MLflow's experiment `jaxreg`, where `MLFLOW_TRACKING_URI` says; a resumed run continues it."""
+  import mlflow
+  from mlflow.entities import Metric, Param, RunTag
+
+  client, here = mlflow.MlflowClient(), str(place.workdir.resolve())
+  name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "jaxreg")
+  experiment = client.get_experiment_by_name(name)
+  number = experiment.experiment_id if experiment else client.create_experiment(name)
+  found = client.search_runs([number], f"tags.workdir = '{here}'", max_results=1) if place.start else []
+  if found:
+    run = found[0].info.run_id
+  else:
+    run = client.create_run(number, run_name=place.workdir.name).info.run_id
+    params = [Param(field, str(value)[:MOST_CHARACTERS]) for field, value in place.fields.items()]
+    client.log_batch(run, params=params[:100], tags=[RunTag("workdir", here)])
+    for start in range(100, len(params), 100):
+      client.log_batch(run, params=params[start : start + 100])
+
+  def track(step: int, metrics: Mapping[str, float], figures: Mapping[str, Path]) -> None:
+    now = int(time.time() * 1000)
+    client.log_batch(run, metrics=[Metric(name, value, now, step) for name, value in metrics.items()])
+    for file in figures.values():
+      client.log_artifact(run, str(file), "figures")
+
+  status = "FAILED"
+  try:
+    yield track
+    status = "FINISHED"
+  finally:
+    client.set_terminated(run, status)
+
+
+@contextlib.contextmanager
+def wandb(place: Place) -> Iterator[Tracker]:
+  """A run of Weights & Biases, as `WANDB_MODE` and its like say; a resumed run continues it."""
+  import wandb
+
+  number = hashlib.sha256(str(place.workdir.resolve()).encode()).hexdigest()[:16]
+  run = wandb.init(
+    project=os.environ.get("WANDB_PROJECT", "jaxreg"),
+    id=number,
+    name=place.workdir.name,
+    resume="allow" if place.start else None,
+    config=dict(place.fields),
+    dir=str(place.workdir),
+    reinit="create_new",
+    settings=wandb.Settings(silent=True, console="off"),
+  )
+
+  def track(step: int, metrics: Mapping[str, float], figures: Mapping[str, Path]) -> None:
+    run.log({**metrics, **{name: wandb.Image(str(file)) for name, file in figures.items()}}, step=step)
+
+  status = 1
+  try:
+    yield track
+    status = 0
+  finally:
+    run.finish(exit_code=status)
+
+
+Open = Callable[[Place], contextlib.AbstractContextManager[Tracker]]
+TRACKERS: dict[str, Open] = {
+  "tensorboard": tensorboard,
+  "mlflow": mlflow,
+  "wandb": wandb,
+}
+
+
+def find_trackers(names: Sequence[str]) -> dict[str, Open]:
+  """What opens each of these trackers; one's own is `module:NAME`.
+
+  Raises:
+    RunError: if there is none of a name, its package is missing, or it is no function of (step, metrics,
+      figures).
+  """
+  return {name: _find(name) for name in names}
+
+
+def _find(name: str) -> Open:
+  if not is_yours(name):
+    if name not in TRACKERS:
+      raise unknown(FIELD, name, TRACKERS, others=" or MODULE:NAME")
+    package = "tensorboardX" if name == "tensorboard" else name
+    if importlib.util.find_spec(package) is None:
+      raise RunError(f"{FIELD}: {name} needs {package}: {install('train' if package != name else name)}")
+    return TRACKERS[name]
+  own = imported(name, FIELD)
+  if len(parameters(own)) != 3:
+    raise RunError(f"{FIELD}: {name} must be a function of (step, metrics, figures), got {shown(own)}")
+  return lambda place: contextlib.nullcontext(own)
+
+
+class Trackers:
+  """Hands each record to all trackers; a context manager. One that fails is told once and then left out.
+
+  Args:
+    opens: what opens each tracker, by its name.
+    place: what they are opened for.
+  """
+
+  def __init__(self, opens: Mapping[str, Open], place: Place):
+    self._opens, self._place = (opens if is_first() else {}), place
+    self._held, self._trackers = contextlib.ExitStack(), dict[str, Tracker]()
+
+  def __enter__(self) -> Self:
+    for name, opened in self._opens.items():
+      with self._told(name):
+        self._trackers[name] = self._held.enter_context(self._closing(name, opened))
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    self._held.__exit__(*exception)
+
+  def __call__(
+    self, step: int, metrics: Mapping[str, float], figures: Mapping[str, Path] | None = None
+  ) -> None:
+    """Hands on a record, or figures at the end."""
+    for name, tracker in [*self._trackers.items()]:
+      with self._told(name):
+        tracker(step, metrics, figures or {})
+
+  @contextlib.contextmanager
+  def _closing(self, name: str, opened: Open) -> Iterator[Tracker]:
+    """The tracker, whose closing may fail, too; it is told of the error that ends the run."""
+    inside = opened(self._place)
+    tracker = inside.__enter__()
+    try:
+      yield tracker
+    finally:
+      with self._told(name):
+        inside.__exit__(*sys.exc_info())
+
+  @contextlib.contextmanager
+  def _told(self, name: str) -> Iterator[None]:
+    ours = sys.exc_info()[1]
+    try:
+      yield
+    except Exception as error:  # a tracker is another program: it may fail in any way
+      self._trackers.pop(name, None)
+      if error is not ours:
+        self._place.say(
+          f"warning: {FIELD}: {name} failed ({type(error).__name__}: {one_line(error)}); the run goes on "
+          "without it"
+        )

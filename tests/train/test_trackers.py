@@ -1,0 +1,144 @@
+"""Trackers get what `metrics.jsonl` gets, and one that fails costs a line."""
+
+import shutil
+import sys
+import time
+import types
+
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.run.trackers import Place, Trackers, find_trackers
+
+FIELDS = {"epochs": 2, "model.name": "MLP", "method.name": "softmax"}
+
+
+@pytest.fixture
+def mine(monkeypatch):
+  """A module of a user, with trackers that keep what they get, fail, and take other arguments."""
+  module = types.ModuleType("my_trackers")
+  module.seen, module.failed = [], 0
+
+  def keep(step, metrics, figures):
+    module.seen.append((step, dict(metrics), {name: file.read_bytes() for name, file in figures.items()}))
+
+  def fail(step, metrics, figures):
+    del step, metrics, figures
+    module.failed += 1
+    raise OSError("no network")
+
+  module.keep, module.fail, module.odd = keep, fail, lambda step: None
+  monkeypatch.setitem(sys.modules, "my_trackers", module)
+  return module
+
+
+def test_a_tracker_gets_each_record_and_the_figures(tmp_path, mine, light_runs):
+  fields = {**FIELDS, "log.trackers": ("my_trackers:keep",)}
+  train.train(runs.make_config(fields), tmp_path)
+  records = read_records(tmp_path)
+  names = ("step", "epoch")
+  expected = [(r["step"], {name: value for name, value in r.items() if name not in names}) for r in records]
+  assert [each[:2] for each in mine.seen[:-1]] == expected
+  step, metrics, figures = mine.seen[-1]
+  written = {file.stem: file.read_bytes() for file in (tmp_path / "figures").glob("*.png")}
+  assert (step, metrics, figures) == (expected[-1][0], {}, written)
+  assert not (tmp_path / "tensorboard").exists()
+
+
+def test_a_tracker_that_fails_is_told_once_and_costs_no_step(tmp_path, mine, light_runs, capsys):
+  plain = train.train(runs.make_config(FIELDS), tmp_path / "plain")
+  fields = {**FIELDS, "log.trackers": ("my_trackers:fail", "my_trackers:keep")}
+  assert train.train(runs.make_config(fields), tmp_path / "run") == plain
+  lines = [line for line in capsys.readouterr().err.splitlines() if "log.trackers" in line]
+  assert lines == [
+    "warning: log.trackers: my_trackers:fail failed (OSError: no network); the run goes on without it"
+  ]
+  assert mine.failed == 1
+  assert len(mine.seen) == len(read_records(tmp_path / "run")) + 1
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("mlfow", r"^log\.trackers: got 'mlfow', .* did you mean 'mlflow'\?$"),
+    (
+      "my_trackers:odd",
+      r"^log\.trackers: my_trackers:odd must be a function of \(step, metrics, figures\), got",
+    ),
+    ("my_trackers:none", r"^log\.trackers: the module my_trackers has no none"),
+    ("wandb", r"^log\.trackers: wandb needs wandb: pip install .*\[wandb\]'$"),
+  ],
+)
+def test_trackers_that_cannot_be(tmp_path, mine, monkeypatch, name, message):
+  monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+  with pytest.raises(train.RunError, match=message):
+    train.train(runs.make_config({**FIELDS, "log.trackers": (name,)}), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+def test_one_that_fails_at_its_end_does_not_hide_the_error_of_the_run(tmp_path):
+  said = []
+
+  class Broken:
+    def __enter__(self):
+      return lambda *_: None
+
+    def __exit__(self, kind, *_):
+      said.append(kind)
+      raise RuntimeError("cannot close")
+
+  with (
+    pytest.raises(train.RunError, match="diverged"),
+    Trackers({"broken": lambda place: Broken()}, Place(tmp_path, {}, 0, said.append)),
+  ):
+    raise train.RunError("diverged")
+  assert said[0] is train.RunError
+  assert said[1].startswith("warning: log.trackers: broken failed (RuntimeError: cannot close)")
+
+
+def test_events_that_are_removed_under_the_run_are_told_and_go_on(tmp_path):
+  said = []
+  with Trackers(find_trackers(("tensorboard",)), Place(tmp_path, {}, 0, said.append)) as track:
+    track(1, {"train/loss": 1.0})
+    shutil.rmtree(tmp_path / "tensorboard")
+    track(2, {"train/loss": 0.5})
+    track(3, {"val/error": 0.25})
+  (line,) = said
+  assert line.startswith(
+    f"warning: {tmp_path / 'tensorboard'} was removed under this run: records up to step 1 "
+  )
+  (file,) = (tmp_path / "tensorboard").iterdir()
+  assert b"val/error" in file.read_bytes()
+
+
+@pytest.mark.slow
+def test_mlflow_continues_a_run(tmp_path, monkeypatch):
+  mlflow = pytest.importorskip("mlflow")
+  pytest.importorskip("sqlalchemy")
+  monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
+  monkeypatch.chdir(tmp_path)
+  for start in (0, 2):
+    place = Place(tmp_path / "run", {"seed": 0}, start, pytest.fail)
+    with Trackers(find_trackers(("mlflow",)), place) as track:
+      track(start + 1, {"train/loss": 1.0 / (start + 1)})
+  client = mlflow.MlflowClient()
+  (run,) = client.search_runs([client.get_experiment_by_name("jaxreg").experiment_id])
+  history = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "train/loss")]
+  assert (run.info.status, run.data.params, history) == ("FINISHED", {"seed": "0"}, [(1, 1.0), (3, 1 / 3)])
+
+
+@pytest.mark.slow
+def test_wandb_writes_a_run_offline(tmp_path, monkeypatch):
+  pytest.importorskip("wandb")
+  monkeypatch.setenv("WANDB_MODE", "offline")
+  (tmp_path / "run").mkdir()
+  with Trackers(find_trackers(("wandb",)), Place(tmp_path / "run", {"seed": 0}, 0, pytest.fail)) as track:
+    track(1, {"train/loss": 1.0})
+  (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+  for _ in range(100):  # a process of its own writes
+    if b"train/loss" in file.read_bytes():
+      return
+    time.sleep(0.1)
+  pytest.fail(f"{file} has no train/loss")
