@@ -19,6 +19,7 @@ from jaxreg.models._dense_layers import DropConnectDense as DropConnectDense
 from jaxreg.models._dense_layers import SpectralNormDense as SpectralNormDense
 from jaxreg.models._dense_layers import VariationalDropoutDense as VariationalDropoutDense
 from jaxreg.models._dense_layers import WeightNormDense as WeightNormDense
+from jaxreg.models._from_torch import resnet_from_torch as resnet_from_torch
 from jaxreg.models._heads import AttentionHead as AttentionHead
 from jaxreg.models._heads import BinaryHead as BinaryHead
 from jaxreg.models._heads import CosineHead as CosineHead

@@ -94,7 +94,7 @@ def restore_run(
 def of_section(section: str, error: RunError) -> RunError:
   """An error of `restore_run` that names the field of that section: `teacher.workdir` for `workdir`."""
   field, colon, rest = str(error).partition(":")
-  named = colon and field in ("workdir", "checkpoint", "replica")
+  named = colon and field in ("workdir", "checkpoint", "replica", "file")
   return RunError(f"{section}.{field}:{rest}" if named else f"{section}.workdir: {error}")
 
 

@@ -125,6 +125,8 @@ def _conflicts(config: Config) -> Iterator[str]:
 
   if model.unbalance and model.name != "MLP":
     yield f"model.unbalance: must be 0 with model.name={model.name}, it is for an MLP"
+  if config.pretrained.workdir and config.pretrained.file:
+    yield f"pretrained.file: must be empty with pretrained.workdir, got {config.pretrained.file!r}"
   if model.unbalance and (not mlp.widths or config.pretrained.workdir or config.method.name in COSINES):
     yield (
       "model.unbalance: must be 0 without hidden layers, with pretrained.workdir and with "

@@ -251,6 +251,11 @@ class Noise(Choice, read_when="noise.names"):
 
 class Pretrained(Group, read_when="pretrained.workdir"):
   workdir: str = field("", "Fine-tuning: take the backbone of the run in this work directory.")
+  file: str = field(
+    "",
+    "Fine-tuning: take a ResNet from this file, in safetensors with the names of torchvision or timm.",
+    read_when=always,
+  )
   checkpoint: Checkpoints = field("best", "Which checkpoint of that run.")
   replica: int = field(0, "Which replica of that run.", "[0, inf)")
 

@@ -1,4 +1,4 @@
-"""The states that a run begins with: of its seeds, of a checkpoint, or with the backbone of another run."""
+"""The states that a run begins with: of its seeds, of a checkpoint, or with pretrained parts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
+from jaxreg.models import resnet_from_torch
 from jaxreg.paths import leaf_names
 from jaxreg.train.assemble.saved import of_section, restore_run
 from jaxreg.train.data.placement import place
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.files import local_path
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.loop import Run
@@ -27,11 +30,11 @@ def restored_states(run: Run, workdir: Path, step: int) -> States:
   return run.replicas.unpack(restore(workdir, step, like))
 
 
-def initial_states(run: Run, backbone: dict[str, Any] | None) -> States:
-  """The states of all replicas from their seeds, each with a copy of `backbone`, if there is one."""
+def initial_states(run: Run, pretrained: dict[str, Any] | None) -> States:
+  """The states of all replicas from their seeds, each with a copy of the `pretrained` parts, if any."""
   state = compile_init(run.program, run.replicas)(np.array(run.seeds, np.uint32))
-  if backbone is not None:
-    state = with_backbone(run.program, state, backbone, run.replicas.mesh)
+  if pretrained is not None:
+    state = with_pretrained(run.program, state, pretrained, run.replicas.mesh)
   return run.replicas.unpack(state)
 
 
@@ -45,34 +48,42 @@ def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any
   return jax.jit(lambda seeds: jax.lax.map(program.init, seeds), out_shardings=replicas.stacked_layout)
 
 
-def load_backbone(program: Program, workdir: str, *, checkpoint: str, replica: int) -> dict[str, Any]:
-  """The backbone of the run in `workdir`, on the host: its `params`, and its part of the `model_state`.
+def load_pretrained(
+  program: Program, *, workdir: str, file: str, checkpoint: str, replica: int
+) -> dict[str, Any]:
+  """The backbone of the run in `workdir`, or that of `file` with its head if it fits, on the host.
 
-  `program` belongs to the run that starts from this backbone.
+  `program` belongs to the run that starts from it. The result has parts of `params` and `model_state`.
   """
+  ours = _variables(program.abstract)
   try:
-    _, state, _ = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
+    if file:
+      field, advice = "file", "give model.name=ResNet with stem=imagenet and the depth of the file"
+      theirs = _read_torch(local_path(file, "file"))
+    else:
+      field, advice = "workdir", "give the same model and inputs"
+      theirs = _variables(restore_run(local_path(workdir, "workdir"), checkpoint, replica)[1])
   except RunError as error:
     raise of_section("pretrained", error) from error
-  found, wanted = _backbone(state), _backbone(program.abstract)
-  theirs, ours = (
-    {name: x.shape for name, x in zip(leaf_names(t), jax.tree.leaves(t))} for t in (found, wanted)
-  )
-  for name in sorted({*theirs, *ours}):
-    if theirs.get(name) != ours.get(name):
+  found, wanted = _shapes(theirs, "backbone"), _shapes(ours, "backbone")
+  for name in sorted({*found, *wanted}):
+    if found.get(name) != wanted.get(name):
       raise RunError(
-        f"pretrained.workdir: the backbone of {workdir} is different: its {name} is "
-        f"{theirs.get(name, 'missing')}, here {ours.get(name, 'missing')}; give the same model and inputs"
+        f"pretrained.{field}: the backbone of {file or workdir} is different: its {name} is "
+        f"{found.get(name, 'missing')}, here {wanted.get(name, 'missing')}; {advice}"
       )
-  return jax.tree.map(np.asarray, found)
+  head = ("head",) if file and _shapes(theirs, "head") == _shapes(ours, "head") else ()
+  like, parts = _parts(ours, "backbone", *head), _parts(theirs, "backbone", *head)
+  return jax.tree.map(lambda x, old: np.asarray(x, old.dtype), parts, like)
 
 
-def with_backbone(
-  program: Program, state: TrainState, backbone: dict[str, Any], mesh: jax.sharding.Mesh
+def with_pretrained(
+  program: Program, state: TrainState, pretrained: dict[str, Any], mesh: jax.sharding.Mesh
 ) -> TrainState:
-  """The stacked state of all replicas, where each replica has a copy of `backbone`."""
+  """The stacked state of all replicas, where each replica has a copy of the `pretrained` parts."""
   copies = lambda new, old: np.broadcast_to(new, old.shape)
-  placed = place(mesh, jax.tree.map(copies, backbone, _backbone(state)), PartitionSpec())
+  old = _parts(_variables(state), *pretrained["params"])
+  placed = place(mesh, jax.tree.map(copies, pretrained, old), PartitionSpec())
   params = {**state.params, **placed["params"]}
   model_state = {
     name: {**old, **placed["model_state"].get(name, {})} for name, old in state.model_state.items()
@@ -80,17 +91,40 @@ def with_backbone(
   init = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))
   extras = init({"params": params, "model_state": model_state})
   if "reference" in extras:
-    # Only the backbone has a reference; the penalty pulls new parameters toward zero.
+    # Only pretrained parts have a reference; the penalty pulls new parameters toward zero.
     extras["reference"] = {
-      name: part if name == "backbone" else jax.tree.map(jnp.zeros_like, part)
+      name: part if name in placed["params"] else jax.tree.map(jnp.zeros_like, part)
       for name, part in extras["reference"].items()
     }
   return state.replace(params=params, model_state=model_state, extras=extras)
 
 
-def _backbone(state: TrainState) -> dict[str, Any]:
-  of = lambda tree: {name: part for name, part in tree.items() if name == "backbone"}
+def _read_torch(file: Path) -> dict[str, Any]:
+  """The variables of a ResNet in PyTorch's layout, from a file of safetensors."""
+  try:
+    variables = resnet_from_torch(load_file(file))
+  except SafetensorError as error:
+    problem = f"{file} is not safetensors ({one_line(error)}); write it by safetensors.torch.save_file"
+    raise ArgumentError("file", problem) from error
+  except (OSError, ValueError) as error:
+    raise ArgumentError("file", f"{file} cannot be read ({one_line(error)})") from error
+  return {"params": variables["params"], "model_state": {"batch_stats": variables["batch_stats"]}}
+
+
+def _variables(state: TrainState) -> dict[str, Any]:
+  return {"params": state.params, "model_state": state.model_state}
+
+
+def _parts(variables: dict[str, Any], *names: str) -> dict[str, Any]:
+  """The parts of these names of `params` and of each collection of `model_state` that has any."""
+  of = lambda tree: {name: part for name, part in tree.items() if name in names}
+  collections = {name: of(collection) for name, collection in variables["model_state"].items()}
   return {
-    "params": of(state.params),
-    "model_state": {name: of(collection) for name, collection in state.model_state.items()},
+    "params": of(variables["params"]),
+    "model_state": {name: parts for name, parts in collections.items() if parts},
   }
+
+
+def _shapes(variables: dict[str, Any], name: str) -> dict[str, tuple[int, ...]]:
+  tree = _parts(variables, name)
+  return {name: x.shape for name, x in zip(leaf_names(tree), jax.tree.leaves(tree))}

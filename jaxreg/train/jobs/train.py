@@ -17,7 +17,7 @@ from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError, shortened
 from jaxreg.train.files import Table
-from jaxreg.train.jobs.initial_state import initial_states, load_backbone, restored_states
+from jaxreg.train.jobs.initial_state import initial_states, load_pretrained, restored_states
 from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints
@@ -58,13 +58,14 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
   processes.same("data", data.table())
   check_devices(config)
   trackers = find_trackers(config.log.trackers)
-  teacher = backbone = None
+  teacher = pretrained = None
   if config.teacher.workdir:
     teacher = processes.everywhere(lambda: make_teacher(data, **config.teacher.to_dict()))
   program = build(config, data, teacher=teacher)
   replicas = replicas_of(config, program)
-  if config.pretrained.workdir and not processes.first(lambda: bool(good_steps(workdir))):
-    backbone = processes.everywhere(lambda: load_backbone(program, **config.pretrained.to_dict()))
+  given = config.pretrained.workdir or config.pretrained.file
+  if given and not processes.first(lambda: bool(good_steps(workdir))):
+    pretrained = processes.everywhere(lambda: load_pretrained(program, **config.pretrained.to_dict()))
   with contextlib.ExitStack() as held:
     claimed = processes.first(
       lambda: workdirs.claim_and_lock(workdir, fields, data, program.num_steps, held, part=part)
@@ -75,7 +76,7 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
     run = make_run(config, dataset, program, replicas)
     place = Place(workdir, fields, max(good_steps(workdir), default=0), say)
     track = held.enter_context(Trackers(trackers, place))
-    results = _train(run, config, workdir, dataset, backbone, claimed, part, track)
+    results = _train(run, config, workdir, dataset, pretrained, claimed, part, track)
     track(results["step"], {}, {file.stem: file for file in sorted((workdir / "figures").glob("*.png"))})
     return results
 
@@ -85,7 +86,7 @@ def _train(
   config: Config,
   workdir: Path,
   dataset: Dataset,
-  backbone: Params | None,
+  pretrained: Params | None,
   claimed: Table,
   part: str,
   track: Trackers,
@@ -98,7 +99,7 @@ def _train(
     Watchdog(workdir / f"stacks-{jax.process_index()}.txt", minutes=config.stacks_after) as watchdog,
   ):
     step = saved.latest or 0
-    states = restored_states(run, workdir, step) if step else initial_states(run, backbone)
+    states = restored_states(run, workdir, step) if step else initial_states(run, pretrained)
     shown = {"eval_every": run.every.evaluate, "part": part, "check_there": there, "track": track}
     with (
       make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
@@ -111,6 +112,8 @@ def _train(
       if dataset.class_names:
         what = "classes" if dataset.num_classes else "targets"
         log.say(f"{what}: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
+      if pretrained and config.pretrained.file and "head" not in pretrained["params"]:
+        log.say(f"pretrained.file: {config.pretrained.file} has no head that fits these classes; it is new")
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
       evaluated = final_metrics(run, states, val)
       if evaluated is None:
