@@ -113,6 +113,15 @@ def dense_outputs(it):
   assert 0 < it.ece < 0.2
 
 
+def many_classes(it):
+  """The loss of all logits at the end; a mean of positive eigenvalues is not above the largest."""
+  assert it.memory["losses.linear"] < it.memory["all logits"] / 2
+  assert it.values[-1] < it.values[0] / 2
+  batch = it.sample(jax.random.key(7))
+  np.testing.assert_allclose(it.loss_fn(it.params, batch), it.plain_loss_fn(it.params, batch), rtol=1e-5)
+  assert it.top > 0
+
+
 def augmentation(it):
   np.testing.assert_array_equal(it.shifted["labels"], it.batch["labels"])
   np.testing.assert_allclose(it.mixed["labels"].sum(-1), 1, rtol=1e-6)
