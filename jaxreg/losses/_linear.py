@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,27 +90,40 @@ def linear(
 
   def whole(rows, kernels, biases, taken, where, key):
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(lead) :]), (rows, taken, where))
-    size = flat[0][0].shape[0]
-    chunks, rest = divmod(size, chunk_size)
 
-    # The chunk is taken inside: otherwise the backward pass would keep a copy of all chunks.
-    @jax.checkpoint
-    def chunk(data, kernels, biases, number, index):
-      part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, 1, keepdims=False), data)
+    def of_chunk(number, part, weights):
       own = () if key is None else (jax.random.fold_in(key, number),)
-      return _of_chunk(loss, own, part, kernels, biases, class_axis)
+      return _of_chunk(loss, own, part, weights, class_axis)
 
-    values = []
-    if chunks:
-      dealt = jax.tree.map(lambda x: x[: size - rest].reshape(chunk_size, chunks, *x.shape[1:]), flat)
-      each = jax.lax.map(lambda number: chunk(dealt, kernels, biases, number, number), jnp.arange(chunks))
-      values.append(each.T.reshape(-1))
-    if rest or not chunks:
-      last = jax.tree.map(lambda x: x[size - rest :][:, None], flat)
-      values.append(chunk(last, kernels, biases, jnp.int32(chunks), jnp.int32(0)))
-    return jnp.concatenate(values).reshape(lead)
+    return by_chunks(of_chunk, flat, (kernels, biases), chunk_size).reshape(lead)
 
   return partitioned(whole, rows, kernels, biases, taken, where, key, kept=slice(-1))
+
+
+def by_chunks(function: Callable[..., Any], data: Any, weights: Any, chunk_size: int) -> Any:
+  """Computes `function(number, part, weights)` of chunk after chunk of the rows of `data`.
+
+  The backward pass computes the chunks again. Results with a row for each row of the chunk come together in
+  the order of the rows of `data`; those with one row, in the order of the chunks.
+  """
+  size = jax.tree.leaves(data)[0].shape[0]
+  chunks, rest = divmod(size, chunk_size)
+
+  # The chunk is taken inside: otherwise the backward pass would keep a copy of all chunks.
+  @jax.checkpoint
+  def chunk(data, weights, number, index):
+    part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, 1, keepdims=False), data)
+    return function(number, part, weights)
+
+  values = []
+  if chunks:
+    dealt = jax.tree.map(lambda x: x[: size - rest].reshape(chunk_size, chunks, *x.shape[1:]), data)
+    each = jax.lax.map(lambda number: chunk(dealt, weights, number, number), jnp.arange(chunks))
+    values.append(jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), each))
+  if rest or not chunks:
+    last = jax.tree.map(lambda x: x[size - rest :][:, None], data)
+    values.append(chunk(last, weights, jnp.int32(chunks), jnp.int32(0)))
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *values)
 
 
 def _kernel(kernel: ArrayLike) -> Array:
@@ -132,8 +146,8 @@ def _labels(labels: ArrayLike, features: Array, classes: int, class_axis: str | 
   return array
 
 
-def _of_chunk(loss, key, part, kernels, biases, class_axis):
-  rows, labels, where = part
+def _of_chunk(loss, key, part, weights, class_axis):
+  (rows, labels, where), (kernels, biases) = part, weights
   size = rows[0].shape[0]
   devices = 1 if class_axis is None else jax.lax.axis_size(class_axis)
   if where is not None:

@@ -110,6 +110,11 @@ def check_method(config: Config, data: DataSpec) -> None:
       f"got {given}{hint}"
     )
   _check_metrics(config, data, predicts)
+  if config.method.chunk_size and predicts != "classes":
+    raise RunError(
+      f"method.chunk_size: must be 0 with method.name={given}, which has no classes, "
+      f"got {config.method.chunk_size}"
+    )
   if data.has_numbers:
     _check_no_classes(config)
 
@@ -159,6 +164,11 @@ def check_terms(config: Config, data: DataSpec) -> None:
     )
   if "mean_teacher" in terms and config.average.name != "ema":
     raise RunError("regularizers.mean_teacher: needs average.name=ema, whose parameters are the teacher's")
+  if config.method.chunk_size and terms:
+    raise RunError(
+      f"method.chunk_size: must be 0 with {', '.join(terms)} in regularizers.names, which need all logits, "
+      f"got {config.method.chunk_size}"
+    )
   if terms and (data.has_tokens or data.label_shape):
     raise RunError(
       f"regularizers.names: {', '.join(terms)} cannot be used with tokens, or with several labels an example"

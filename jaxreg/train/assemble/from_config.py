@@ -3,7 +3,7 @@
 
 import contextlib
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,19 @@ from jaxreg.train.lookup import Fields, Options, parameters, short
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.batch import Standard
 from jaxreg.train.step.extras import Extras
+from jaxreg.train.step.head_outputs import Passed, make_values_fn
 from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.network import Network, make_backbone, make_network
 from jaxreg.train.step.network_view import TrainedFn
 from jaxreg.train.step.objective import make_objective
 from jaxreg.train.step.optimizer import make_optimizer, step_name
-from jaxreg.train.step.predict import make_eval_step, make_predict_fn, make_predict_step
+from jaxreg.train.step.predict import (
+  make_chunked_eval_step,
+  make_eval_step,
+  make_predict_fn,
+  make_predict_step,
+)
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.regularizers import (
   make_constraints,
@@ -135,12 +141,17 @@ def _assemble(
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   compatibility.check_state(config, data, method, has_statistics=bool(abstract.model_state))
   target = _target(config, data, method, options["predict"])
-  objective = _objective(config, data, method, options, network, extras, teacher, target)
+  values_fn = make_values_fn(network, config.method.chunk_size)
+  objective = _objective(config, data, method, options, network, values_fn, extras, teacher, target)
   draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
   predict_fn = make_predict_fn(
     network.apply_fn, method, options["predict"], **draws, extras=extras, target=target
   )
   predict_step = make_predict_step(predict_fn, data.scale, target)
+  if config.method.chunk_size and not draws["mc_samples"] and not draws["mirror"] and extras.draw is None:
+    eval_step = make_chunked_eval_step(values_fn, method, options["predict"], data.scale)
+  else:
+    eval_step = make_eval_step(predict_step, data.scale, target)
   return Program(
     init=init,
     model=network.model,
@@ -150,7 +161,8 @@ def _assemble(
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
     predict_fn=predict_fn,
     predict_step=predict_step,
-    eval_step=make_eval_step(predict_step, data.scale, target),
+    eval_step=eval_step,
+    values_fn=values_fn,
     extras=extras,
     ensemble=config.ensemble,
     method=method,
@@ -254,6 +266,7 @@ def _objective(
   method: Method,
   options: Mapping[str, Options],
   network: Network,
+  values_fn: Callable[..., Passed],
   extras: Extras,
   teacher: TrainedFn | None,
   target: Target,
@@ -265,7 +278,7 @@ def _objective(
   if teacher is None:
     terms.pop("distillation", None)
   return make_objective(
-    network.apply_fn,
+    network,
     method,
     options["loss"],
     options["predict"],
@@ -278,7 +291,7 @@ def _objective(
     ),
     make_penalties(regularizers, getattr(paths, config.regularizers.mask)),
     terms,
-    features_fn=network.features_fn,
+    values_fn=values_fn,
     average=extras.average if config.average.name == "ema" else None,
     trained_fn=teacher,
     scale=data.scale,

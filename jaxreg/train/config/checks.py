@@ -149,6 +149,8 @@ def _conflicts(config: Config) -> Iterator[str]:
     )
   if "manifold_mixup" in augment.names and config.teacher.workdir:
     yield "augment.names: manifold_mixup mixes features of one network; leave it out with teacher.workdir"
+  if "manifold_mixup" in augment.names and config.method.chunk_size:
+    yield f"method.chunk_size: must be 0 with manifold_mixup in augment.names, got {config.method.chunk_size}"
   if evaluate.combine != "arithmetic" and bool(evaluate.mc_samples) != (evaluate.combine == "geometric"):
     yield (
       "evaluate.combine: geometric needs evaluate.mc_samples above 0, and weight_scaling needs 0, "

@@ -225,6 +225,13 @@ class Method(Choice):
   class_weights_limit: float = field(
     0.0, "The largest ratio of two class weights; 0: any.", "[0, inf)", "method.class_weights"
   )
+  chunk_size: int = field(
+    0,
+    "Labels whose logits are in memory at a time, for many classes or a vocabulary; the backward pass "
+    "computes them again. 0: all.",
+    "[0, inf)",
+    scope="call",
+  )
 
 
 class Regularizers(Choice, read_when="regularizers.names"):

@@ -31,12 +31,16 @@ class Network:
     noises: functions `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     features_fn: the same for the backbone alone.
+    head_fn: the same for the head alone, of features; it gets the parameters that `params_fn` returns.
+    params_fn: `(params, key) -> params`, with the noise on parameters that the other two add themselves.
   """
 
   model: models.Classifier
   noises: Noises
   apply_fn: ApplyFn
   features_fn: ApplyFn
+  head_fn: ApplyFn
+  params_fn: Callable[[Params, Key | None], Params]
 
 
 def make_network(
@@ -48,7 +52,24 @@ def make_network(
   def features(model: models.Classifier, x: Array, train: bool) -> PyTree:
     return model.backbone(x, train=train)
 
-  return Network(model, noises, run(), run(method=features))
+  def head(model: models.Classifier, x: Array, train: bool) -> PyTree:
+    del train
+    return model.head(x)
+
+  none: Noises = {"params": (), "inputs": ()}
+  head_fn = make_apply_fn(model, (), (), precision, none, method=head)
+  params_fn = functools.partial(_perturbed, noises, "params")
+  return Network(model, noises, run(), run(method=features), head_fn, params_fn)
+
+
+def _perturbed(noises: Noises, kind: str, x: PyTree, key: Key | None) -> PyTree:
+  if key is None or not noises[kind]:
+    return x
+  # The kind's name is folded into the key, so that other kinds and layers draw other numbers.
+  key = keys.named(key, kind)
+  for number, perturb in enumerate(noises[kind]):
+    x = perturb(keys.numbered(key, number), x)
+  return x
 
 
 def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> nn.Module:
@@ -108,15 +129,6 @@ def make_apply_fn(
   """
   dtype = jnp.dtype(precision)
 
-  def perturbed(x: PyTree, kind: str, key: Key | None) -> PyTree:
-    if key is None or not noises[kind]:
-      return x
-    # The kind's name is folded into the key, so that other kinds and layers draw other numbers.
-    key = keys.named(key, kind)
-    for number, perturb in enumerate(noises[kind]):
-      x = perturb(keys.numbered(key, number), x)
-    return x
-
   def in_dtype(param: Array) -> Array:
     return param.astype(dtype)
 
@@ -129,7 +141,7 @@ def make_apply_fn(
     train: bool,
     mixing: Mixing | None = None,
   ) -> tuple[PyTree, ModelState]:
-    params = perturbed(params, "params", key)
+    params = _perturbed(noises, "params", params, key)
     # Parameters and BatchNorm's averages stay in float32, whatever dtype the layers compute in. Losses and
     # masks are float32 as well: they promote the outputs of the head.
     params = jax.tree.map(in_dtype, params)
@@ -139,7 +151,7 @@ def make_apply_fn(
         x = (x - np.reshape(np.asarray(mean, np.float32), shape)) / np.reshape(
           np.asarray(std, np.float32), shape
         )
-      x = perturbed(x, "inputs", key).astype(dtype)
+      x = _perturbed(noises, "inputs", x, key).astype(dtype)
     rngs = {} if key is None else {"dropout": key}
     mutable = list(model_state) if train else []
     with _mixed_layers(mixing, whole=method is None):

@@ -17,6 +17,9 @@ from jaxreg.train.step.state import TrainState, Variables
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, PyTree
 
 Outputs = Mapping[str, PyTree]  # what a head returns, by name
+Logged = tuple[
+  dict[str, Array], dict[str, Array]
+]  # of each label: `Target.hits`, and the method's diagnostics
 TrainedFn = Callable[[Key, Array], Array]  # as `NetworkView.trained_fn`
 
 
@@ -27,6 +30,7 @@ class Given(NamedTuple):
   examples: Examples
   apply_key: Key
   loss_key: Key
+  predict_key: Key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +80,7 @@ class NetworkView:
 class LossPass(NamedTuple):
   """What the loss of a step gives beside its value; the first example term calls `view`."""
 
-  outputs: Outputs
+  logged: Logged
   model_state: ModelState
   view: Callable[[], NetworkView]
 
@@ -94,7 +98,7 @@ def make_view_fn(
   """Builds `make_view(params, given, outputs)`, for the example terms."""
 
   def make_view(params: Params, given: Given, outputs: Outputs) -> NetworkView:
-    state, examples, apply_key, loss_key = given
+    state, examples, apply_key, loss_key, _ = given
     current: Variables = {"params": params, "model_state": state.model_state}
     mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
 

@@ -11,17 +11,19 @@ from jaxreg.train import keys
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples, by_class, make_examples
+from jaxreg.train.step.head_outputs import Passed
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
-from jaxreg.train.step.network_view import Given, LossPass, Outputs, TrainedFn, make_view_fn
+from jaxreg.train.step.network import Network
+from jaxreg.train.step.network_view import Given, Logged, LossPass, Outputs, TrainedFn, make_view_fn
 from jaxreg.train.step.regularizers import PenaltyOf
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import CLASSES, Target
-from jaxreg.typing import ApplyFn, Array, Batch, Key, Metrics, ModelState, Objective, Params
+from jaxreg.typing import Array, Batch, Key, Metrics, ModelState, Objective, Params
 
 
 def make_objective(
-  apply_fn: ApplyFn,
+  network: Network,
   method: Method,
   loss_options: Options,
   predict_options: Options,
@@ -29,7 +31,7 @@ def make_objective(
   penalties: Mapping[str, PenaltyOf] | None = None,
   terms: Mapping[str, core.ExampleTerm] | None = None,
   *,
-  features_fn: ApplyFn | None = None,
+  values_fn: Callable[..., Passed],
   average: Averaging | None = None,
   trained_fn: TrainedFn | None = None,
   scale: float = 1.0,
@@ -52,32 +54,44 @@ def make_objective(
   whether the labels are classes or numbers.
 
   `jaxreg.objective` adds the penalties, functions of the state's extras, and the `terms` to the mean over the
-  examples. Terms see the features that `features_fn` returns, and the teacher `trained_fn`. Every term is a
-  metric, and the loss is the sum of the terms.
+  examples. Terms see the features of the backbone, and the teacher `trained_fn`. Every term is a metric, and
+  the loss is the sum of the terms. `values_fn` is of `make_values_fn`; by chunks no term sees outputs.
   """
   loss_terms = functools.partial(_loss_terms, method, loss_options, most_labels)
   make_view = make_view_fn(
-    apply_fn,
+    network.apply_fn,
     method,
     predict_options,
     loss_terms,
-    features_fn=features_fn,
+    features_fn=network.features_fn,
     average=average,
     trained_fn=trained_fn,
   )
-  diagnose = _make_diagnose_fn(method, loss_options)
+
+  def logged(key: Key, predict_key: Key, examples: Examples, outputs: Outputs) -> Logged:
+    predictions = target.original(method.predict(predict_key, **outputs, **predict_options))
+    diagnostics: dict[str, Array] = {}
+    if method.diagnose is not None:
+      # The loss's own key: the diagnostics report the draws of the loss.
+      key = keys.again(key)
+      diagnostics = method.diagnose(key, labels=examples.classes, **outputs, **loss_options)
+    return jax.lax.stop_gradient((target.hits(predictions, examples), diagnostics))
 
   def loss_fn(params: Params, given: Given, *, key: Key | None) -> tuple[dict[str, Array], LossPass]:
     del key  # that of the terms
-    state, examples, apply_key, loss_key = given
-    # Manifold mixup: every pass mixes the same hidden features.
-    mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
-    outputs, model_state = apply_fn(
-      params, state.model_state, examples.inputs, key=apply_key, train=True, **mixing
+    state, examples, apply_key, loss_key, predict_key = given
+
+    def of_outputs(
+      draws: tuple[Key, Key], examples: Examples, outputs: Outputs
+    ) -> tuple[dict[str, Array], Logged]:
+      return loss_terms(draws[0], examples, outputs), logged(*draws, examples, outputs)
+
+    draws = (loss_key, predict_key)
+    (values, measured), outputs, model_state = values_fn(
+      of_outputs, draws, params, state.model_state, examples, key=apply_key, train=True
     )
-    values = loss_terms(loss_key, examples, outputs)
     view = functools.cache(functools.partial(make_view, params, given, outputs))
-    return values, LossPass(outputs, model_state, view)
+    return values, LossPass(measured, model_state, view)
 
   def objective(
     params: Params, state: TrainState, batch: Batch, key: Key
@@ -96,13 +110,10 @@ def make_objective(
       with_metrics=True,
       weights_fn=_label_weights,
     )
-    given = Given(state, examples, apply_key, loss_key)
-    loss, ((outputs, model_state, _), metrics) = composed(params, given, key=augment_key)
-    predictions = target.original(method.predict(predict_key, **outputs, **predict_options))
-    for name, value in target.hits(predictions, examples).items():
-      metrics[name] = weighted(value, plain_weights)
-    # The loss's own key: the diagnostics report the draws of the loss.
-    metrics |= diagnose(keys.again(loss_key), examples, outputs)
+    given = Given(state, examples, apply_key, loss_key, predict_key)
+    loss, (((hits, diagnostics), model_state, _), metrics) = composed(params, given, key=augment_key)
+    metrics |= {name: weighted(value, plain_weights) for name, value in hits.items()}
+    metrics |= {name: weighted(value, examples.label_weights) for name, value in diagnostics.items()}
     return loss, (model_state, jax.lax.stop_gradient(metrics))
 
   return objective
@@ -132,16 +143,3 @@ def _loss_terms(
 
   each = jax.vmap(of_labels, in_axes=1, out_axes=1)(labels)
   return {name: (shares * values).sum(axis=1) for name, values in each.items()}
-
-
-def _make_diagnose_fn(method: Method, loss_options: Options) -> Callable[[Key, Examples, Outputs], Metrics]:
-  """Builds `diagnose(key, examples, outputs) -> metrics`, with the options of the loss."""
-  function = method.diagnose
-  if function is None:
-    return lambda key, examples, outputs: {}
-
-  def diagnose(key: Key, examples: Examples, outputs: Outputs) -> Metrics:
-    values = function(key, labels=examples.classes, **outputs, **loss_options)
-    return {name: weighted(value, examples.label_weights) for name, value in values.items()}
-
-  return diagnose

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 
 from jaxreg.train import keys
 from jaxreg.train.lookup import Options
-from jaxreg.train.step.batch import make_examples
+from jaxreg.train.step.batch import Examples, make_examples
 from jaxreg.train.step.extras import Extras
+from jaxreg.train.step.head_outputs import Passed
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import Sums
+from jaxreg.train.step.network_view import Outputs
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import CLASSES, Target
 from jaxreg.typing import ApplyFn, Array, Batch, Key
@@ -87,6 +89,22 @@ def make_predict_step(
     return predict_fn(state, inputs, keys.prediction(state.key, state.step, number))
 
   return predict_step
+
+
+def make_chunked_eval_step(
+  values_fn: Callable[..., Passed], method: Method, predict_options: Options, scale: float
+) -> Callable[[TrainState, Batch, Array], Sums]:
+  """Builds the `eval_step` of single predictions of classes, of a chunk of the labels at a time."""
+
+  def eval_step(state: TrainState, batch: Batch, number: Array) -> Sums:
+    def sums(draws: tuple[Key], examples: Examples, outputs: Outputs) -> Sums:
+      return CLASSES.metrics(method.predict(*draws, **outputs, **predict_options), examples)
+
+    draws = (keys.prediction(state.key, state.step, number),)
+    given = state.params, state.model_state, make_examples(batch, scale)
+    return values_fn(sums, draws, *given, key=None, train=False, total=True)[0]
+
+  return eval_step
 
 
 def make_eval_step(

@@ -10,6 +10,7 @@ from jaxreg import models
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.batch import Examples, make_examples
 from jaxreg.train.step.extras import Extras
+from jaxreg.train.step.head_outputs import Passed
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import Sums
 from jaxreg.train.step.state import TrainState
@@ -31,6 +32,7 @@ class Program:
     predict_fn: `(state, inputs, key) -> predictions`, with the state's `params`, of inputs as in `Examples`.
     predict_step: `(state, batch, number) -> predictions`, from `predict_fn`, with keys of the run.
     eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s predictions.
+    values_fn: what `make_values_fn` builds, with `method.chunk_size`.
     extras: builds and updates the state's extras, and gives the parameters for predictions.
     ensemble: how many replicas in a row predict together.
     method: the head, the loss and the prediction rule.
@@ -51,6 +53,7 @@ class Program:
   predict_fn: Callable[..., Array]
   predict_step: Callable[..., Array]
   eval_step: Callable[..., Sums]
+  values_fn: Callable[..., Passed]
   extras: Extras
   ensemble: int
   method: Method

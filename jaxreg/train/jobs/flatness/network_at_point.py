@@ -1,6 +1,5 @@
 """A network at one point of its training, and what `job = flatness` measures there."""
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from jaxreg import flatness
 from jaxreg.flatness._common import analysis
 from jaxreg.flatness._noise import gradients_of_parts
 from jaxreg.train.data.dataset import known
+from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
@@ -182,18 +182,24 @@ def make_networks(
   ) -> Array:
     # Without noise, a method that draws in its loss still needs a key: always the same one.
     apply_key, loss_key = (None, jax.random.key(0)) if key is None else jax.random.split(key)
-    with contextlib.nullcontext() if z is None else intercept(path, [], z):
-      outputs, _ = program.apply_fn(
-        params, model_state, program.examples(batch).inputs, key=apply_key, train=key is not None
-      )
-    return losses_of(loss_key, outputs, batch)
-
-  def losses_of(key: Key | None, outputs: Mapping[str, Array], batch: Batch) -> Array:
     examples = program.examples(batch)
+    if z is None:
+      of_outputs = lambda draws, part, outputs: losses_of(draws[0], outputs, part)
+      given = (loss_key,), params, model_state, examples
+      losses, _, _ = program.values_fn(of_outputs, *given, key=apply_key, train=key is not None)
+    else:
+      with intercept(path, [], z):
+        outputs, _ = program.apply_fn(
+          params, model_state, examples.inputs, key=apply_key, train=key is not None
+        )
+      losses = losses_of(loss_key, outputs, examples)
+    return losses.reshape(len(losses), -1).sum(axis=1)
+
+  def losses_of(key: Key, outputs: Mapping[str, Array], examples: Examples) -> Array:
+    """The weighted loss of each label."""
     weights = examples.label_weights
     terms = program.method.loss(key, labels=examples.labels, **outputs, **program.loss_options)
-    losses = jnp.where(weights > 0, sum(terms.values(), start=jnp.zeros(())) * weights, 0)
-    return losses.reshape(len(weights), -1).sum(axis=1)
+    return jnp.where(weights > 0, sum(terms.values(), start=jnp.zeros(())) * weights, 0)
 
   def split_with(model_state: ModelState) -> Split | None:
     forward = lambda params, batch: program.apply_fn(
@@ -205,7 +211,7 @@ def make_networks(
       return None
     return (
       lambda params, batch, *, key: forward(params, batch)["logits"],
-      lambda logits, batch: losses_of(jax.random.key(0), {"logits": logits}, batch).mean(),
+      lambda logits, batch: losses_of(jax.random.key(0), {"logits": logits}, program.examples(batch)).mean(),
     )
 
   def loss_with(model_state: ModelState) -> LossFn:
