@@ -1,5 +1,6 @@
 """The command `jaxreg` is `python run.py`, also from the wheel, which carries the program and its configs."""
 
+import json
 import os
 import re
 import subprocess
@@ -123,3 +124,25 @@ def test_the_wheel_runs_in_an_empty_environment(packages, tmp_path):
     "jaxreg: error: --config: there is no file 'softmax_digit'; did you mean 'configs/"
   )
   assert {path.name for path in folder.iterdir()} == {"run"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", ["train", "test"])
+def test_a_command_of_the_readme_does_all_in_an_empty_environment(extra, tmp_path):
+  """In a clone, with what pip finds. All tests are imported, one file of them runs; `.ci/run` runs all."""
+  [command] = re.findall(
+    rf"^pip install -e '\.\[{extra}\]' &&.*$", (ROOT / "README.md").read_text(), re.MULTILINE
+  )
+  subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "clone"], check=True)
+  venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
+  environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+  environment |= {"PATH": f"{tmp_path / 'venv/bin'}:{environment['PATH']}", "PIP_COMPILE": "0"}
+  environment |= {"PYTEST_ADDOPTS": "-k test_paths", "VIRTUAL_ENV": str(tmp_path / "venv")}
+  call = ["bash", "-euo", "pipefail", "-c", command]
+  done = subprocess.run(call, cwd=tmp_path / "clone", env=environment, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+  if extra == "train":
+    [results] = (tmp_path / "clone/runs").glob("*/results.json")
+    assert json.loads(results.read_text())["test/error"] < 0.1
+  else:
+    assert re.search(r"\d+ passed", done.stdout), done.stdout[-4000:]

@@ -151,7 +151,7 @@ def training_step(it):
 
 @pytest.mark.parametrize(
   "name",
-  # The README quotes two.
+  # Two are quick.
   [
     pytest.param(name, marks=() if name in ("any_model", "linen_step") else pytest.mark.thorough)
     for name in SCRIPTS

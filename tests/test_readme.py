@@ -5,15 +5,21 @@ import itertools
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
+import cases_losses
 import numpy as np
+import optax
+import oracles
 import pytest
+import test_contract
+from flax import linen as nn
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 SPEED, COMPARISON = ((ROOT / f"docs/{name}.md").read_text() for name in ("speed", "comparison"))
 PAPERS = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob("papers/*/README.md"))
-COMMANDS = ("README.md", "docs/running.md", "docs/devices.md")
+COMMANDS = ("docs/running.md", "docs/devices.md")
 
 
 def blocks(page):
@@ -28,31 +34,33 @@ def test_a_snippet_runs(number, code, tmp_path, monkeypatch):
   exec(compile(code, f"docs/flatness.md, python block {number}", "exec"), {"__name__": "snippet"})
 
 
-def test_the_readme_quotes_examples():
-  """Its code is the text of scripts that `test_examples` runs."""
-  scripts = [script.read_text() for script in (ROOT / "examples").glob("*.py")]
-  quoted = blocks("README.md")
-  assert quoted
-  assert [code for code in quoted if not any(code in script for script in scripts)] == []
+def test_the_swap_of_the_first_screen_is_one_line_and_gives_the_loss_it_names():
+  """Both sides of the change run; the new loss is that of Liu et al. in NumPy, as `cases_losses` has it."""
+  [diff] = re.findall(r"^```diff\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+  lines = diff.splitlines()
+  rng, weights = np.random.default_rng(0), np.eye(6, 4, dtype=np.float32)
+  batch = {"inputs": rng.normal(size=(8, 6)).astype(np.float32), "labels": np.arange(8) % 4}
+  found = {}
+  for sign in "-+":
+    names = {"model": nn.Dense(4, use_bias=False), "optax": optax}
+    exec("\n".join(line[1:] for line in lines if line[0] in (" ", sign)), names)
+    found[sign] = names["loss_fn"]({"params": {"kernel": weights}}, batch)
+  logits = batch["inputs"].astype(np.float64) @ weights
+  given = SimpleNamespace(logits=logits, labels=batch["labels"])
+  want = oracles.cross_entropy(logits, batch["labels"]).mean()
+  np.testing.assert_allclose(found["-"], want, rtol=1e-5)
+  np.testing.assert_allclose(found["+"], cases_losses.large_margin(given, 0.3).mean(), rtol=1e-5)
+  assert [line[:8] for line in lines if line[0] != " "] == ["+from ja", "-  retur", "+  retur"]
 
 
-def test_what_the_first_screen_adds_is_in_a_script_that_runs():
-  """The lines after the change are lines of the example of a step; the last line predicts the same."""
-  [diff] = re.findall(r"^```diff\n(.*?)^```$", README.partition("## ")[0], re.DOTALL | re.MULTILINE)
-  *loss, prediction = [line[1:] for line in diff.splitlines() if line.startswith("+")]
-  script = (ROOT / "examples/linen_step.py").read_text()
-  assert [line for line in loss if line not in script.splitlines()] == []
-  names = {}
-  exec(script, names)
-  expected = names["log_probs"]
-  exec(prediction, names)
-  np.testing.assert_array_equal(names["log_probs"], expected)
-
-
-def test_the_readme_s_times_are_those_of_the_page_about_speed():
-  numbers = re.findall(r"\d+ to \d+|[\d.]+ s\b", README.partition("## Install")[0])
-  # A table has the unit in its heading.
-  assert [number for number in numbers if number.removesuffix(" s") not in SPEED] == []
+def test_the_readme_counts_no_more_than_there_is():
+  """Functions with an oracle in the contract, and claims with a test."""
+  [functions] = re.findall(r"More than (\d+) functions", README)
+  [claimed] = re.findall(r"more than (\d+) claims", README)
+  tested = {case.function for case in test_contract.CASES if case.oracle and "._" not in case.function}
+  rows = [line for page in PAPERS for line in table((ROOT / page).read_text(), "| where | claim |")]
+  assert len(tested) > int(functions)
+  assert len(rows) > int(claimed)
 
 
 def test_every_example_is_listed():
@@ -97,9 +105,8 @@ def test_what_the_features_table_calls_jaxreg_s_exists():
         assert (ROOT / name).exists(), f"no {name}"
 
 
-@pytest.mark.parametrize("page", [README, SPEED], ids=["README", "speed"])
-def test_paths_that_a_page_names_exist(page):
-  named = set(re.findall(r"(?:configs|benchmarks|jaxreg|tests)/[\w/]+\.py", page))
+def test_paths_that_the_page_about_speed_names_exist():
+  named = set(re.findall(r"(?:configs|benchmarks|jaxreg|tests)/[\w/]+\.py", SPEED))
   assert named
   assert {path for path in named if not (ROOT / path).exists()} == set()
 
