@@ -19,6 +19,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing for unused ones:
 - `flatness`: loss profiles, curvature and noise covariances of any model
 - `reparam`: weights as functions of trained parameters: weight and spectral normalisation
 - `paths`: parameters by name, weight-decay masks
+- `reports`: calibration, robustness, uncertainty and curvature of one model on a page; `jaxreg.report`
 - `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`); all other
   files import JAX, Optax, NumPy and each other only
 
@@ -45,7 +46,7 @@ Conventions:
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
@@ -65,18 +66,25 @@ __all__ = [
   "penalties",
   "plots",
   "reparam",
+  "reports",
   "symmetry",
   "train",
   "typing",
 ]
 
 
+if TYPE_CHECKING:
+  from jaxreg.reports import report as report
+
+
 def __getattr__(name: str) -> Any:
+  if name == "report":
+    return __getattr__("reports").report
   if name in __all__:
     try:
       return importlib.import_module(f"jaxreg.{name}")
     except ModuleNotFoundError as error:
-      if name not in ("models", "plots", "train") or (error.name or "").startswith("jaxreg"):
+      if name not in ("models", "plots", "reports", "train") or (error.name or "").startswith("jaxreg"):
         raise
       from jaxreg._extras import needs
 
@@ -85,4 +93,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return [*__all__, "__version__"]
+  return [*__all__, "__version__", "report"]

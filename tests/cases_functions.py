@@ -265,6 +265,11 @@ CASES = (
     ),
   ),
   row(
+    "calibration.risk_coverage",
+    PREDICTED,
+    lambda log_probs, labels, weights: calibration.risk_coverage(log_probs, labels, weights=weights),
+  ),
+  row(
     "calibration.mce",
     {name: Input("positive", "M") for name in calibration.Bins._fields},
     lambda **bins: calibration.mce(calibration.Bins(**bins)),

@@ -154,7 +154,7 @@ def test_public_modules_show_public_names_only(name):
   assert not [each for each in shown if each.startswith("_") or inspect.ismodule(getattr(module, each))]
 
 
-@pytest.mark.parametrize("name", sorted(set(jaxreg.__all__) - {"models", "plots", "train"}))
+@pytest.mark.parametrize("name", sorted(set(jaxreg.__all__) - {"models", "plots", "reports", "train"}))
 def test_help_shows_the_names_of_types(name):
   """A module whose functions take `ArrayLike` begins with `from __future__ import annotations`."""
   module = getattr(jaxreg, name)

@@ -29,6 +29,7 @@ IN_FOLDERS = {
 }
 EXCEPTIONS = {
   "train.Program predict_fn": "`(state, x, key) -> log_probs`, the whole prediction and not the model",
+  "reports.report predict_fn": "may be an array of predictions, or need no parameters",
   "flatness.power_law_fit where": "says which points count",
   "flatness.broken_power_law_fit where": "says which points count",
   "penalties.gaussian_prior precision": "of the prior's normal distribution",

@@ -4,11 +4,11 @@ The sums merge by addition over batches, devices and processes: `nll` and `brier
 `ece_bins` and `classwise_bins` three sums per bin, `Bins`. Add the sums of batches with `merge`. In compiled
 code, add the sums of a few parts with `jax.tree.map(jnp.add, ...)` or `psum`. Divide at the end, for instance
 by `ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `conformal_risk_threshold`,
-`auroc` and `fpr_at_tpr` take the whole set. `conformal_scores` and `aps_scores` are `[..., classes]`;
-`least_confidence` and `energy`, scores of examples from elsewhere, `[...]`. Every function refuses a known
-label out of range, and gives NaN for a traced one. `interval_coverage` and `quantile_coverage` are sums over
-real targets, and `interval_scores` their scores for `conformal_threshold`. `where` says which examples count,
-as in `losses`.
+`auroc`, `fpr_at_tpr` and `risk_coverage` take the whole set. `conformal_scores` and `aps_scores` are
+`[..., classes]`; `least_confidence` and `energy`, scores of examples from elsewhere, `[...]`. Every function
+refuses a known label out of range, and gives NaN for a traced one. `interval_coverage` and
+`quantile_coverage` are sums over real targets, and `interval_scores` their scores for `conformal_threshold`.
+`where` says which examples count, as in `losses`.
 """
 
 from jaxreg._names import suggest_names
@@ -33,6 +33,8 @@ from jaxreg.calibration._out_of_distribution import auroc as auroc
 from jaxreg.calibration._out_of_distribution import energy as energy
 from jaxreg.calibration._out_of_distribution import fpr_at_tpr as fpr_at_tpr
 from jaxreg.calibration._out_of_distribution import least_confidence as least_confidence
+from jaxreg.calibration._selective import RiskCoverage as RiskCoverage
+from jaxreg.calibration._selective import risk_coverage as risk_coverage
 from jaxreg.calibration._temperature import fit_temperature as fit_temperature
 from jaxreg.calibration._temperature import temper as temper
 

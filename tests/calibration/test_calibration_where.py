@@ -26,6 +26,11 @@ ROWS = {
     name: (getattr(calibration, name), (BROKEN, NO_LABELS), (LOG_PROBS, LABELS))
     for name in ("nll", "brier", "ece_bins", "classwise_bins", "adaptive_bins", "fit_temperature")
   },
+  "risk_coverage": (
+    lambda *given, **where: calibration.risk_coverage(*given, **where).aurc,
+    (BROKEN, NO_LABELS),
+    (LOG_PROBS, LABELS),
+  ),
   "conformal_threshold": (threshold, (BROKEN, NO_LABELS), (LOG_PROBS, LABELS)),
   "conformal_threshold of scores": (threshold, (SPOILT[0],), (REAL[0],)),
   "conformal_risk_threshold": (risk_threshold, (-BROKEN, np.exp(BROKEN)), (-LOG_PROBS, COSTS)),

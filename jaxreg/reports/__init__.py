@@ -1,0 +1,12 @@
+"""Report cards: calibration, robustness, uncertainty and curvature of one trained model on one page.
+
+`report(predict_fn, data, ...)`, which is also `jaxreg.report`, measures any model: a function, or predictions
+alone. `compare(cards, out=...)` puts several models and their seeds beside each other. Both need
+`jaxreg[report]`.
+"""
+
+from jaxreg._names import suggest_names
+from jaxreg.reports._compare import compare as compare
+from jaxreg.reports._report import report as report
+
+suggest_names(globals())

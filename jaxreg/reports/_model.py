@@ -1,0 +1,293 @@
+"""What the sections of a card see: a model's predictions, its data, and what can be asked of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg._checks import check_log_probs, one_line
+from jaxreg.reports._numbers import Number, resamples
+from jaxreg.typing import Array, Key, LossFn, Params
+
+BATCH = 256  # examples of one call of the model
+LEAST = 128  # examples of a section, however small the budget
+RESAMPLES = 1000
+
+Predict = Callable[[Params, Any, Key | None], Any]
+
+
+class Unavailable(ValueError):
+  """A section needs what the model or its data do not have."""
+
+
+class Section(NamedTuple):
+  """What a section found.
+
+  Attributes:
+    numbers: by name.
+    arrays: what its figures are drawn of, by name.
+    sentence: how to read it.
+    cost: what it computed.
+    function: the functions that compute it.
+    each: values of each example in the model's order, by the name of the number that is their mean; two
+      models are compared by them.
+  """
+
+  numbers: dict[str, Number]
+  arrays: dict[str, Any]
+  sentence: str
+  cost: str
+  function: str
+  each: Mapping[str, Any] = {}
+
+
+class Predicted(NamedTuple):
+  """Predictions `[n, ...]` and labels `[n]`."""
+
+  predictions: np.ndarray
+  labels: np.ndarray
+
+
+class Options(NamedTuple):
+  """How a card is made; see `report`."""
+
+  minutes: float
+  alpha: float
+  eps: tuple[float, ...]
+  levels: tuple[float, ...]
+  value_range: tuple[float, float] | None
+  channel_axis: int
+  class_names: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+  """A model and its data.
+
+  Attributes:
+    shown: the predictions for the data of the card, and their labels.
+    apart: those that a temperature or a threshold is learned from; None takes a half of `shown`.
+    inputs: of the shown examples, or None.
+    predict: the function, or None.
+    params, loss_fn, train, others: as given to `report`.
+    draws: whether `predict` draws noise of a key.
+    key: of all draws.
+  """
+
+  shown: Predicted
+  apart: Predicted | None
+  inputs: np.ndarray | None
+  predict: Predict | None
+  params: Params
+  loss_fn: LossFn | None
+  train: Mapping[str, Any] | None
+  others: Mapping[str, np.ndarray]
+  draws: bool
+  key: Key
+
+  @property
+  def has_numbers(self) -> bool:
+    """Whether the labels are numbers."""
+    return self.shown.labels.dtype.kind == "f"
+
+  @functools.cached_property
+  def seed(self) -> int:
+    return int(jax.random.bits(jax.random.fold_in(self.key, 0)))
+
+  @functools.cached_property
+  def order(self) -> np.ndarray:
+    """The order in which a section that takes few examples takes them; the same for every model."""
+    return np.random.default_rng(self.seed).permutation(len(self.shown.labels))
+
+  def halves(self) -> tuple[Predicted, Predicted, str]:
+    """The shown and the held-out examples, and a remark if both are of the same data."""
+    if self.apart is not None:
+      return self.shown, self.apart, ""
+    rows = np.split(self.order, [len(self.order) // 2])
+    apart, shown = (Predicted(*(x[half] for x in self.shown)) for half in rows)
+    return shown, apart, " It was learned from one half of the data and measured on the other."
+
+  def resampled(self, size: int) -> np.ndarray:
+    return resamples(self.seed, size, RESAMPLES)
+
+  def function(self) -> tuple[Predict, np.ndarray]:
+    """The compiled function, and the inputs."""
+    if self.predict is None or self.inputs is None:
+      raise Unavailable("needs a function of the inputs, and the card has predictions alone")
+    return self._compiled, self.inputs
+
+  def traced(self) -> tuple[Predict, np.ndarray]:
+    """The same, if JAX can trace it."""
+    _, inputs = self.function()
+    if not self._is_traced:
+      raise Unavailable("needs a function that JAX can trace")
+    assert self.predict is not None
+    return self.predict, inputs
+
+  def images(self, options: Options) -> np.ndarray:
+    """The inputs as `[n, height, width, channels]`."""
+    _, inputs = self.function()
+    if inputs.ndim != 4:
+      raise Unavailable(f"needs images [n, height, width, channels], got inputs {inputs.shape}")
+    return np.moveaxis(inputs, options.channel_axis, -1)
+
+  @functools.cached_property
+  def _is_traced(self) -> bool:
+    assert self.predict is not None
+    assert self.inputs is not None
+    try:
+      jax.eval_shape(
+        lambda params, x: self.predict and self.predict(params, x, None), self.params, self.inputs[:1]
+      )
+    except (jax.errors.JAXTypeError, TypeError, ValueError, AttributeError):
+      return False
+    return True
+
+  @functools.cached_property
+  def _compiled(self) -> Predict:
+    assert self.predict is not None
+    return jax.jit(self.predict) if self._is_traced else self.predict
+
+  def run(self, inputs: np.ndarray) -> np.ndarray:
+    """The predictions for other inputs, batch by batch."""
+    function, _ = self.function()
+    parts = batches(len(inputs))
+    return np.concatenate(
+      [np.asarray(function(self.params, inputs[rows], None))[:size] for rows, size in parts]
+    )
+
+  def range(self, options: Options) -> tuple[float, float]:
+    """The least and the largest value of an input."""
+    _, inputs = self.function()
+    found = float(inputs.min()), float(inputs.max())
+    return options.value_range or ((0.0, 255.0) if inputs.dtype == np.uint8 else found)
+
+  @functools.cached_property
+  def seconds(self) -> float:
+    """The time of one prediction."""
+    function, inputs = self.function()
+    batch = np.resize(inputs[:BATCH], (BATCH, *inputs.shape[1:]))
+    for _ in range(2):  # the first call compiles
+      start = time.perf_counter()
+      jax.block_until_ready(function(self.params, batch, None))
+    return (time.perf_counter() - start) / BATCH
+
+  def affordable(self, passes: float, part: float, options: Options, most: int | None = None) -> int:
+    """How many examples a part of the budget pays for, if each costs so many predictions."""
+    most = len(self.shown.labels) if most is None else most
+    number = 60 * options.minutes * part / (passes * max(self.seconds, 1e-9))
+    # Powers of 2, so that two models of nearly the same speed have the same examples.
+    return int(min(most, max(LEAST, 2 ** int(np.log2(max(number, 1))))))
+
+
+def batches(number: int) -> Iterator[tuple[np.ndarray, int]]:
+  """Rows of batches of one size, and how many of them count; the last batch repeats its rows."""
+  for start in range(0, number, BATCH):
+    size = min(BATCH, number - start)
+    yield np.resize(np.arange(start, start + size), BATCH), size
+
+
+def losses_of(predictions: Array, labels: Any) -> Array:
+  """The negative log-likelihood of each label, or the squared error of each number."""
+  labels = jnp.asarray(labels)
+  if jnp.issubdtype(labels.dtype, jnp.integer):
+    return -jnp.take_along_axis(predictions, labels[:, None], axis=-1)[:, 0]
+  return jnp.square(predictions.reshape(len(labels), -1)[:, 0] - labels)
+
+
+def make_model(
+  predict_fn: Any,
+  data: Mapping[str, Any],
+  *,
+  held_out: Mapping[str, Any] | None,
+  others: Mapping[str, Any],
+  levels: tuple[float, ...],
+  params: Params,
+  **given: Any,
+) -> Model:
+  """Checks what a caller gave, and predicts; the arguments are those of `report`."""
+  labels = _labels(data, "data")
+  classes, predict, draws, inputs = labels.dtype.kind != "f", None, False, data.get("inputs")
+  if callable(predict_fn):
+    predict, draws = _function(predict_fn, params, classes)
+    if inputs is None:
+      raise ValueError("data must have 'inputs' for a predict_fn that is a function, got none")
+  inputs = None if inputs is None else np.asarray(inputs)
+  if inputs is not None and len(inputs) != len(labels):
+    raise ValueError(f"data['inputs'] must have {len(labels)} examples, as the labels, got {len(inputs)}")
+  others = {name: np.asarray(each) for name, each in others.items()}
+  bare = Model(Predicted(labels, labels), None, inputs, predict, params, others=others, draws=draws, **given)
+
+  def predicted(data: Mapping[str, Any], name: str, outputs: Any) -> Predicted:
+    truth = _labels(data, name)
+    if (truth.dtype.kind == "f") == classes:
+      raise ValueError(f"{name}['labels'] must be of the kind of data's, {labels.dtype}, got {truth.dtype}")
+    found = bare.run(np.asarray(data["inputs"])) if predict else _as_predictions(np.asarray(outputs), classes)
+    return Predicted(check_predictions(found, truth, name, levels), truth)
+
+  shown = predicted(data, "data", predict_fn)
+  apart = None if held_out is None else predicted(held_out, "held_out", held_out.get("predictions"))
+  loss_fn = bare.loss_fn
+  if loss_fn is None and predict is not None and params is not None:
+    loss_fn = lambda params, batch, *, key: losses_of(
+      predict(params, batch["inputs"], key), batch["labels"]
+    ).mean()
+  return dataclasses.replace(bare, shown=shown, apart=apart, loss_fn=loss_fn)
+
+
+def _as_predictions(outputs: Any, classes: bool) -> Any:
+  """Log-probabilities of what a model returns, which may also be logits; numbers as they are."""
+  wide = outputs.astype(np.promote_types(outputs.dtype, np.float32))
+  found = jax.nn.log_softmax(wide, axis=-1) if classes else wide
+  return np.asarray(found) if isinstance(outputs, np.ndarray) else found
+
+
+def _function(predict_fn: Callable[..., Any], params: Params, classes: bool) -> tuple[Predict, bool]:
+  """`(params, inputs, key) -> predictions`, and whether the key draws anything."""
+  try:
+    draws = "key" in inspect.signature(predict_fn).parameters
+  except (TypeError, ValueError):
+    draws = False
+
+  def predict(params: Params, inputs: Any, key: Key | None) -> Any:
+    given = (inputs,) if params is None else (params, inputs)
+    return _as_predictions(predict_fn(*given, key=key) if draws else predict_fn(*given), classes)
+
+  return predict, draws
+
+
+def _labels(given: Mapping[str, Any], name: str) -> np.ndarray:
+  if not isinstance(given, Mapping) or "labels" not in given:
+    raise ValueError(f"{name} must be a mapping with 'labels', got {one_line(given)}")
+  labels = np.asarray(given["labels"])
+  if labels.ndim != 1 or labels.dtype.kind not in "iuf" or len(labels) < 4:
+    got = f"got {labels.dtype} {labels.shape}"
+    raise ValueError(f"{name}['labels'] must be classes or floating numbers [n], at least four, {got}")
+  return labels
+
+
+def check_predictions(found: Any, labels: np.ndarray, name: str, levels: tuple[float, ...]) -> np.ndarray:
+  """Checks the shape of predictions; those of numbers become `[n, 1]`, `[n, 2]` or `[n, levels]`."""
+  number, classes = len(labels), labels.dtype.kind != "f"
+  if classes:
+    fits, allowed = found.ndim == 2, f"[{number}, classes]"
+  else:
+    found = found[:, None] if found.ndim == 1 else found
+    fits = found.ndim == 2 and found.shape[1] in ((len(levels),) if levels else (1, 2))
+    allowed = f"[{number}, {len(levels)}], as levels" if levels else f"[{number}] or [{number}, 2]"
+  if not fits or len(found) != number:
+    raise ValueError(f"the predictions of {name} must be {allowed}, got {found.shape}")
+  if classes:
+    check_log_probs(found, f"the predictions of {name}")
+    if labels.min() < 0 or labels.max() >= found.shape[1]:
+      got = f"{labels.min()} to {labels.max()}"
+      raise ValueError(f"{name}['labels'] must lie in [0, {found.shape[1] - 1}], got {got}")
+  return found

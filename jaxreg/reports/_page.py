@@ -1,0 +1,94 @@
+"""The page of one card, or of several models beside each other: one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxreg._extras import needs
+from jaxreg.reports._figures import DRAWN
+from jaxreg.reports._store import PAGE, Table, below, number_of, write
+
+TITLES = {
+  "errors": "Errors",
+  "residuals": "Residuals",
+  "calibration": "Calibration",
+  "selective": "Selective prediction",
+  "conformal": "Conformal prediction",
+  "ood": "Out of distribution",
+  "corruptions": "Corruptions",
+  "adversarial": "Adversarial robustness",
+  "flatness": "Flatness",
+  "noise": "The model's noise",
+}
+DPI = 110
+# By label, the tables and arrays of the seeds.
+Cards = Mapping[str, Sequence[tuple[Table, Mapping[str, np.ndarray]]]]
+
+
+def write_page(folder: Path, cards: Cards, title: str, drawn: dict[str, Table], **first_table: Any) -> None:
+  """Writes the page and `figures/*.png`.
+
+  Args:
+    folder, cards, title: as above.
+    drawn: sections that are drawn already; the others are added once they are done.
+    first_table: `differences`, rows, and the number of the `tested` ones.
+  """
+  try:
+    import jinja2
+  except ModuleNotFoundError as error:
+    raise needs("the page of a report", error, "report") from error
+  first, _ = next(iter(cards.values()))[0]
+  for name in first["asked"]:
+    if name not in drawn and not (section := _section(folder, name, cards))["reason"]:
+      drawn[name] = section
+  sections = [drawn.get(name) or _section(folder, name, cards) for name in first["asked"]]
+  environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+  template = environment.from_string((Path(__file__).parent / "page.html").read_text())
+  seeds = {label: len(each) for label, each in cards.items()}
+  page = template.render(title=title, about=first["about"], seeds=seeds, sections=sections, **first_table)
+  write(folder / PAGE, page.encode())
+
+
+def _section(folder: Path, name: str, cards: Cards) -> Table:
+  """What the template shows of a section, or the reason why it is not there."""
+  entries = [[table["sections"].get(name) for table, _ in seeds] for seeds in cards.values()]
+  shown: Table = {"name": name, "title": TITLES[name], "reason": "", "rows": [], "figures": []}
+  every = [entry for seeds in entries for entry in seeds]
+  for entry in every:
+    if entry is None or entry["status"] != "done":
+      return {**shown, "reason": "not computed yet" if entry is None else entry["reason"]}
+  first = entries[0][0]
+  shown |= {key: first[key] for key in ("sentence", "cost", "function")}
+  shown["seconds"] = sum(entry["seconds"] for entry in every)
+  for key, number in first["numbers"].items():
+    cells = [_cell([entry["numbers"].get(key) for entry in seeds]) for seeds in entries]
+    shown["rows"].append({"title": number["title"], "cells": cells})
+  by_label = {label: [below(x, f"{name}/") for _, x in seeds] for label, seeds in cards.items()}
+  by_label = by_label if len(by_label) > 1 else {"": next(iter(by_label.values()))}
+  for each, figure in DRAWN[name](by_label).items():
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=DPI)
+    file = "".join(letter if letter.isalnum() else "_" for letter in f"{name} {each}")
+    write(folder / "figures" / f"{file}.png", stream.getvalue())
+    source = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    shown["figures"].append(
+      {"source": source, "text": f"{TITLES[name]}: {each}", "photo": "mistakes" in each}
+    )
+  return shown
+
+
+def _cell(entries: Sequence[Table | None]) -> tuple[str, str]:
+  """A number and its interval; of several seeds the mean, and the least and the largest."""
+  numbers = [number_of(entry) for entry in entries if entry is not None]
+  if not numbers:
+    return "", ""
+  one, values = numbers[0], [each.value for each in numbers]
+  if len(numbers) > 1:
+    one = one._replace(value=float(np.mean(values)), low=min(values), high=max(values))
+  return one.text(one.value), one.interval

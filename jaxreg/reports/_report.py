@@ -1,0 +1,145 @@
+"""A report card of a model: sections that are stored as they finish, and one page."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import jaxreg
+from jaxreg._checks import check_choice, check_key, check_range
+from jaxreg.reports import _curvature, _predictions, _robustness
+from jaxreg.reports._model import Model, Options, Section, Unavailable, make_model
+from jaxreg.reports._page import write_page
+from jaxreg.reports._store import Store, Table, fingerprint
+from jaxreg.typing import Key, LossFn, Params
+
+OF_CLASSES: dict[str, Callable[[Model, Options], Section]] = {
+  "errors": _predictions.errors,
+  "calibration": _predictions.calibrated,
+  "selective": _predictions.selective,
+  "conformal": _predictions.prediction_sets,
+  "ood": _robustness.elsewhere,
+  "corruptions": _robustness.corruptions,
+  "adversarial": _robustness.attacked,
+  "flatness": _curvature.flat,
+  "noise": _robustness.with_noise,
+}
+OF_NUMBERS: dict[str, Callable[[Model, Options], Section]] = {
+  "residuals": _predictions.residuals,
+  "conformal": _predictions.intervals,
+  "flatness": _curvature.flat,
+}
+
+
+def report(
+  predict_fn: Callable[..., Any] | Any,
+  data: Mapping[str, Any],
+  *,
+  loss_fn: LossFn | None = None,
+  params: Params = None,
+  key: Key | None = None,
+  out: str | Path = "report",
+  sections: Collection[str] | None = None,
+  minutes: float = 5.0,
+  held_out: Mapping[str, Any] | None = None,
+  train: Mapping[str, Any] | None = None,
+  others: Mapping[str, Any] | None = None,
+  title: str = "Report card",
+  class_names: Collection[str] = (),
+  alpha: float = 0.1,
+  eps: Collection[float] = (),
+  levels: Collection[float] = (),
+  value_range: tuple[float, float] | None = None,
+  channel_axis: int = -1,
+) -> Table:
+  """Measures a trained model, and writes `report.html`, `report.json`, `report.npz` and figures into `out`.
+
+  A section is stored when it is done. After an interruption, the same call continues, and a call with more
+  `sections` adds them. A section that fails, or that model or data do not allow, is a line on the page.
+
+  Args:
+    predict_fn: `inputs -> predictions`; `(params, inputs) -> predictions` if `params` are given; either with
+      the keyword `key`, None for no noise, if the model has noise. It is called on batches. Or an array, the
+      predictions for `data`. Predictions are logits or log-probabilities `[n, classes]`. For labels that are
+      numbers they are `[n]`, or means and variances `[n, 2]`, or a quantile for each of `levels`.
+    data: `inputs` `[n, ...]`, which an array as `predict_fn` does not need, and `labels` `[n]`, integer
+      classes or floating numbers.
+    loss_fn: `(params, batch, *, key) -> scalar` for the section on flatness; by default the mean negative
+      log-likelihood, or squared error, of `predict_fn`.
+    params: any pytree.
+    key: of all draws; by default `jax.random.key(0)`. Models with the same key see the same examples and
+      changes, and `compare` can pair them.
+    out: the folder.
+    sections: of classes, `errors`, `calibration`, `selective`, `conformal`, `ood`, `corruptions`,
+      `adversarial`, `flatness` and `noise`; of numbers, `residuals`, `conformal` and `flatness`.
+    minutes: a budget, which chooses examples, directions and products; compiling comes on top.
+    held_out: like `data`, for a temperature and conformal thresholds; with an array as `predict_fn`, it has
+      `predictions`. By default half of `data`.
+    train: a batch of the training for `loss_fn`; by default `data`.
+    others: inputs from elsewhere by name, for `ood`.
+    title, class_names: for the page.
+    alpha: how often a conformal set may miss the label.
+    eps: radii of the attacks; by default from 0.01 to 0.2 of the range of the inputs.
+    levels: of predicted quantiles, rising.
+    value_range: the least and largest value of an input; by default that of `data`, or 0 and 255 for uint8.
+    channel_axis: of images, 1 for `[n, channels, height, width]`.
+
+  Returns:
+    The table of `report.json`.
+
+  Example:
+    >>> import tempfile
+    >>> log_probs, labels = jnp.log(jnp.array([[0.9, 0.1]] * 4)), jnp.array([0, 1, 0, 0])
+    >>> card = report(log_probs, {"labels": labels}, out=tempfile.mkdtemp(), sections=("errors",))
+    >>> card["sections"]["errors"]["numbers"]["error"]["value"]
+    0.25
+  """
+  key = jax.random.key(0) if key is None else check_key(key)
+  check_range(minutes, "minutes", low=0, open_low=True)
+  check_range(alpha, "alpha", low=0, high=1, open_low=True)
+  levels, folder, others = tuple(map(float, levels)), Path(out), others or {}
+  names = tuple(map(str, class_names))
+  options = Options(minutes, alpha, tuple(eps), levels, value_range, channel_axis, names)
+  given: Table = {"params": params, "held_out": held_out, "train": train, "others": others}
+  model = make_model(predict_fn, data, **given, loss_fn=loss_fn, key=key, levels=levels)
+  known = OF_NUMBERS if model.has_numbers else OF_CLASSES
+  for name in known if sections is None else sections:
+    check_choice(name, "sections", known)
+  head: Table = {
+    "version": 1,
+    "title": title,
+    "about": f"{len(model.shown.labels)} examples, jaxreg {jaxreg.__version__}, JAX {jax.__version__}",
+    "fingerprint": fingerprint(
+      jaxreg.__version__, options, model.shown, model.apart, model.inputs, given, key
+    ),
+    "labels": fingerprint(model.shown.labels, key),
+    "seed": model.seed,
+    "examples": len(model.shown.labels),
+    "minutes": minutes,
+    "levels": [*levels],
+    "asked": [name for name in known if sections is None or name in sections],
+  }
+  store, drawn = Store(folder, head), {}
+  store.arrays |= {f"model/{name}": x for name, x in model.shown._asdict().items()}
+  show = lambda: write_page(folder, {title: [(store.table, store.arrays)]}, title, drawn)
+  left = [name for name in head["asked"] if name not in store.table["sections"]]
+  for number, name in enumerate(left, 1):
+    print(f"report: {name}, section {number} of {len(left)}", file=sys.stderr, flush=True)
+    start = time.perf_counter()
+    try:
+      found = known[name](model, options)
+      store.keep(name, found, time.perf_counter() - start)
+    except Unavailable as error:
+      store.set(name, {"status": "unavailable", "reason": str(error)})
+    except Exception as error:  # one section must not cost the others
+      reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+      store.set(name, {"status": "failed", "reason": reason})
+    show()
+  if not left:
+    show()
+  return store.table

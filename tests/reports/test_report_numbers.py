@@ -1,0 +1,182 @@
+"""Every number of a card against scikit-learn, SciPy and float64 NumPy."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from scipy import optimize, stats
+from sklearn import metrics
+
+import jaxreg
+from jaxreg.reports._numbers import bootstrapped, mean, ranked, resamples, share
+from jaxreg.reports._statistics import OF_CLASSES
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 4, 300)
+LOGITS = 2.5 * RNG.normal(size=(300, 4)) + 2.5 * np.eye(4)[LABELS]
+LOG_PROBS = np.float32(LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True)))
+APART_LABELS = RNG.integers(0, 4, 200)
+APART = np.float32(2.5 * RNG.normal(size=(200, 4)) + 2.5 * np.eye(4)[APART_LABELS])
+PROBS = np.exp(np.float64(LOG_PROBS))
+GUESSED, CONFIDENCE = PROBS.argmax(1), PROBS.max(1)
+
+
+def numbers(card, section):
+  assert card["sections"][section]["status"] == "done", card["sections"][section]
+  return {name: each["value"] for name, each in card["sections"][section]["numbers"].items()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp("card")
+
+
+@pytest.fixture(scope="module")
+def card(folder):
+  held_out = {"predictions": APART, "labels": APART_LABELS}
+  return jaxreg.report(LOG_PROBS, {"labels": LABELS}, held_out=held_out, out=folder)
+
+
+def test_errors(card, folder):
+  found = numbers(card, "errors")
+  assert found["error"] == pytest.approx(1 - metrics.accuracy_score(LABELS, GUESSED))
+  recall = metrics.recall_score(LABELS, GUESSED, average=None)
+  worst = np.argsort(recall)[:3]
+  assert [found[f"recall/{number}"] for number in worst] == pytest.approx(recall[worst])
+  entry = card["sections"]["errors"]["numbers"]["error"]
+  low, high = stats.binomtest((GUESSED != LABELS).sum(), 300).proportion_ci(method="wilson")
+  assert (entry["low"], entry["high"]) == pytest.approx((low, high))
+  with np.load(folder / "report.npz") as arrays:
+    np.testing.assert_array_equal(arrays["errors/confusion"], metrics.confusion_matrix(LABELS, GUESSED))
+
+
+def ece(confidence, correct, edges):
+  place = np.searchsorted(edges[1:-1], confidence, side="left")
+  return sum(abs((correct - confidence)[place == m].sum()) for m in range(len(edges) - 1)) / len(correct)
+
+
+def tempered(log_probs, temperature):
+  scaled = np.float64(log_probs) / temperature
+  return scaled - np.log(np.exp(scaled).sum(1, keepdims=True))
+
+
+def test_calibration(card):
+  found = numbers(card, "calibration")
+  assert found["nll"] == pytest.approx(metrics.log_loss(LABELS, PROBS), rel=1e-5)
+  assert found["brier"] == pytest.approx(np.square(PROBS - np.eye(4)[LABELS]).sum(1).mean(), rel=1e-5)
+  correct = GUESSED == LABELS
+  assert found["ece"] == pytest.approx(ece(CONFIDENCE, correct, np.linspace(0, 1, 16)), abs=1e-5)
+  bins = np.array_split(np.argsort(CONFIDENCE), 15)
+  assert found["adaptive_ece"] == pytest.approx(
+    sum(abs((correct - CONFIDENCE)[each].sum()) for each in bins) / 300, abs=1e-5
+  )
+  nll = lambda log_t: metrics.log_loss(APART_LABELS, np.exp(tempered(APART, np.exp(log_t))))
+  temperature = np.exp(optimize.minimize_scalar(nll, bounds=(-3, 3), method="bounded").x)
+  assert found["temperature"] == pytest.approx(temperature, rel=1e-3)
+  better = np.exp(tempered(LOG_PROBS, found["temperature"]))
+  assert found["tempered_nll"] == pytest.approx(metrics.log_loss(LABELS, better), rel=1e-5)
+  assert found["tempered_ece"] == pytest.approx(ece(better.max(1), correct, np.linspace(0, 1, 16)), abs=1e-5)
+
+
+def test_selective_prediction(card):
+  found = numbers(card, "selective")
+  wrong = (GUESSED != LABELS)[np.argsort(-CONFIDENCE, kind="stable")]
+  risks = np.cumsum(wrong) / np.arange(1, 301)
+  assert found["aurc"] == pytest.approx(risks.mean(), rel=1e-5)
+  assert found["error_at_0.9"] == pytest.approx(risks[269])
+  assert found["error_at_0.8"] == pytest.approx(risks[239])
+
+
+def test_conformal_sets(card):
+  found = numbers(card, "conformal")
+  apart = np.sort(-tempered(APART, 1.0)[np.arange(200), APART_LABELS])
+  sets = apart[int(np.ceil(201 * 0.9)) - 1] + 1e-6 >= -LOG_PROBS
+  assert found["conformal_coverage"] == pytest.approx(sets[np.arange(300), LABELS].mean())
+  assert found["conformal_size"] == pytest.approx(sets.sum(1).mean())
+  # The scores of adaptive sets are drawn: their coverage is the promised one up to chance, of both splits.
+  assert abs(found["aps_coverage"] - 0.9) < 4 * np.sqrt(0.09 / 300 + 0.09 / 200)
+  assert found["aps_size"] > found["conformal_size"]
+
+
+def test_the_same_numbers_are_in_the_file(card, folder):
+  assert json.loads((folder / "report.json").read_text()) == card
+
+
+def test_predictions_alone_have_no_other_sections(card):
+  missing = {name: each for name, each in card["sections"].items() if each["status"] != "done"}
+  assert {*missing} == {"ood", "corruptions", "adversarial", "flatness", "noise"}
+  assert {each["status"] for each in missing.values()} == {"unavailable"}
+
+
+def test_residuals_and_intervals(tmp_path):
+  targets = RNG.normal(size=400)
+  predictions = np.stack([targets + RNG.normal(size=400) / 2, np.full(400, 0.2)], axis=1)
+  held_out = {"predictions": predictions[200:], "labels": targets[200:]}
+  card = jaxreg.report(predictions[:200], {"labels": targets[:200]}, held_out=held_out, out=tmp_path)
+  found, (means, variances) = numbers(card, "residuals"), predictions[:200].T
+  assert found["rmse"] == pytest.approx(metrics.root_mean_squared_error(targets[:200], means), rel=1e-5)
+  assert found["mae"] == pytest.approx(metrics.mean_absolute_error(targets[:200], means), rel=1e-5)
+  assert found["r2"] == pytest.approx(metrics.r2_score(targets[:200], means), rel=1e-5)
+  below = stats.norm.cdf(targets[:200], means, np.sqrt(variances)) <= 0.25
+  assert found["below/0.25"] == pytest.approx(below.mean())
+  found = numbers(card, "conformal")
+  half = stats.norm.ppf(0.95) * np.sqrt(0.2)
+  apart = np.sort(np.abs(predictions[200:, 0] - targets[200:]) - half)
+  margin = half + apart[int(np.ceil(201 * 0.9)) - 1]
+  assert found["predicted_coverage"] == pytest.approx((np.abs(means - targets[:200]) <= half).mean())
+  assert found["predicted_width"] == pytest.approx(2 * half)
+  assert found["conformal_coverage"] == pytest.approx((np.abs(means - targets[:200]) <= margin).mean())
+  assert found["conformal_width"] == pytest.approx(2 * margin, rel=1e-5)
+
+
+def test_bootstrap_intervals_are_those_of_scipy():
+  weights = resamples(0, 300, 4000)
+  losses = -np.log(PROBS[np.arange(300), LABELS])
+  want = stats.bootstrap((losses,), np.mean, method="basic", n_resamples=4000, rng=1).confidence_interval
+  drawn = bootstrapped({"nll": OF_CLASSES["nll"]}, LOG_PROBS, LABELS, weights)["nll"]
+  for got in (mean("", losses, weights), drawn):
+    assert (got.low, got.high) == pytest.approx(want, abs=0.1 * (want.high - want.low))
+
+
+def test_interval_of_the_auroc_is_delongs():
+  usual, other = RNG.integers(0, 9, 40).astype(float), RNG.integers(3, 12, 25).astype(float)
+  found = ranked("", usual, other)
+  pairs = (other[None] > usual[:, None]) + 0.5 * (other[None] == usual[:, None])
+  variance = pairs.mean(1).var(ddof=1) / 40 + pairs.mean(0).var(ddof=1) / 25
+  assert found.value == pytest.approx(pairs.mean())
+  assert found.value - found.low == pytest.approx(stats.norm.ppf(0.975) * np.sqrt(variance), rel=1e-5)
+
+
+def test_a_share_of_nothing_wrong_has_a_width():
+  assert share("", np.zeros(50)).high == pytest.approx(
+    stats.binomtest(0, 50).proportion_ci(method="wilson").high
+  )
+
+
+@pytest.mark.parametrize(
+  ("data", "options", "message"),
+  [
+    ({"labels": LABELS[:5]}, {}, r"predictions of data must be \[5, classes\]"),
+    ({"labels": np.full(300, 4)}, {}, r"data\['labels'\] must lie in \[0, 3\], got 4 to 4"),
+    ({"labels": np.zeros((300, 2), int)}, {}, r"data\['labels'\] must be classes or floating numbers"),
+    ({"inputs": LOGITS}, {}, "data must be a mapping with 'labels'"),
+    ({"labels": LABELS}, {"minutes": 0}, "minutes must lie in"),
+    ({"labels": LABELS}, {"sections": ("error",)}, "sections must be"),
+    ({"labels": LABELS}, {"key": 0}, "key must be"),
+    (
+      {"labels": LABELS},
+      {"held_out": {"labels": LABELS + 0.5, "predictions": LOGITS}},
+      "of the kind of data's",
+    ),
+    ({"labels": LABELS * 1.0}, {"levels": (0.1, 0.9)}, r"must be \[300, 2\], as levels"),
+  ],
+)
+def test_mistakes_are_told(tmp_path, data, options, message):
+  with pytest.raises((ValueError, TypeError), match=message):
+    jaxreg.report(LOG_PROBS, data, out=tmp_path, **options)
+
+
+def test_a_function_needs_inputs(tmp_path):
+  with pytest.raises(ValueError, match="data must have 'inputs'"):
+    jaxreg.report(jax.nn.log_softmax, {"labels": LABELS}, out=tmp_path)
