@@ -7,7 +7,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxreg.train.errors import RunError, one_line
@@ -63,7 +63,7 @@ class Chosen:
   def needs(self, name: str) -> bool:
     return name in self.entry.needs
 
-  def bound(self, **given: Any) -> Callable[..., Any]:
+  def bound(self, **given: Any) -> functools.partial[Any]:
     """The function with its options and with each given argument that it needs."""
     needed = {name: value for name, value in given.items() if name in self.entry.needs}
     return functools.partial(self.entry.function, **self.options, **needed)
@@ -71,6 +71,9 @@ class Chosen:
 
 def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
   """The parameters of a function by name; none for an object that is not a function."""
+  if isinstance(function, type) and type(function).__call__ is not type.__call__:
+    # A class whose metaclass makes the objects, as NNX's does, hides the parameters of its constructor.
+    function = functools.partial(function.__init__, None)
   try:
     return inspect.signature(function).parameters
   except (TypeError, ValueError):

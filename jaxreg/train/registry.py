@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 import optax
-from flax import linen as nn
 
 from jaxreg import augment, constraints, losses, models, noise, optim, penalties
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
@@ -22,6 +21,7 @@ from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.lookup import Chosen, Entry, imported, is_yours, options, parameters, short, shown
 from jaxreg.train.step import adversarial_terms, averages, example_terms, optimizer, schedule
 from jaxreg.train.step import method_adapters as rules
+from jaxreg.train.step.adapted import OF_MODULES, is_backbone
 from jaxreg.train.step.methods import Method, of_logits, of_outputs
 
 MASK = ("mask",)  # penalties, noise and constraints on the parameters that a mask selects
@@ -289,9 +289,9 @@ KINDS: dict[str, Kind] = {
   "augmentation": _takes("augment", "key", "batch", given=(*IMAGES, *MIXES), hidden=("channel_axis",)),
   "backbone": Kind(
     "model",
-    "a class of Linen modules",
-    lambda thing: isinstance(thing, type) and issubclass(thing, nn.Module),
-    hidden=("parent", "name", "axis_name"),
+    "a class of Linen, NNX or Equinox modules",
+    is_backbone,
+    hidden=OF_MODULES,
   ),
   "method": Kind(
     "method",
@@ -367,7 +367,8 @@ def infer(group: str, thing: Any, name: str) -> Entry | None:
   if kind == "step" and not {"weight_decay", "mask"} <= names.keys():
     needs = tuple(name for name in needs if name not in ("weight_decay", "mask"))
   elif kind == "backbone":
-    needs = tuple(name for name, parameter in names.items() if parameter.default is parameter.empty)
+    asked = [name for name, parameter in names.items() if parameter.default is parameter.empty]
+    needs = tuple(name for name in asked if name not in OF_MODULES)
   elif kind == "term" and getattr(thing, "needs_labels", True):
     needs = LABELS
   elif kind == "method":

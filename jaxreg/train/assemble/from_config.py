@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import linen as nn
 from flax.errors import FlaxError
 
 from jaxreg import losses, models, paths
@@ -18,6 +19,7 @@ from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, rel
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, first_line
 from jaxreg.train.lookup import Fields, Options, parameters, short
+from jaxreg.train.step.adapted import OfFunctions
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.batch import Standard
 from jaxreg.train.step.extras import Extras
@@ -47,19 +49,22 @@ from jaxreg.train.step.regularizers import (
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.step import make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
-from jaxreg.typing import Array, Objective, Params, PyTree
+from jaxreg.typing import Array, Key, Objective, Params, PyTree
 
 
-def build(config: Config, data: DataSpec, *, teacher: TrainedFn | None = None) -> Program:
+def build(
+  config: Config, data: DataSpec, *, teacher: TrainedFn | None = None, backbone: nn.Module | None = None
+) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
   Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
-  teacher of a distillation, the program serves for predictions: its training step lacks that term.
+  teacher of a distillation, the program serves for predictions: its training step lacks that term. A
+  `backbone` takes the place of `config.model`.
   """
   length = compatibility.length(config, data.sizes)
   compatibility.check_inputs(config, data)
   try:
-    program = _assemble(config, data, teacher, **length)
+    program = _assemble(config, data, teacher, backbone, **length)
     _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(_of_a_field(first_line(error), config)) from error
@@ -80,6 +85,8 @@ def make_program(
   label_mean: Sequence[float] = (),
   label_std: Sequence[float] = (),
   teacher: TrainedFn | None = None,
+  init_fn: Callable[[Key], Params] | None = None,
+  apply_fn: Callable[..., PyTree] | None = None,
 ) -> Program:
   """The pure functions that `config` describes, for a training loop of your own.
 
@@ -95,6 +102,8 @@ def make_program(
     label_mean, label_std: of each number, by which labels are standardised; default 0 and 1.
     teacher: `(key, inputs) -> log-probabilities` for `regularizers.distillation`, on inputs divided by
       `scale`; it is traced, and takes the place of the run in `teacher.workdir`.
+    init_fn, apply_fn: `(key) -> params` and `(params, inputs, *, key, train) -> features`, in the place of
+      the network that `config.model` names, below the head of the method; `key` is None without noise.
 
   Returns:
     A `Program`: `state = program.init(seed)`, then `state, metrics = program.train_step(state, batch)` under
@@ -105,6 +114,9 @@ def make_program(
     RunError: for options from which no step can be built.
   """
   check(config)
+  if (init_fn is None) != (apply_fn is None):
+    raise RunError("init_fn, apply_fn: give both or neither")
+  backbone = OfFunctions(init_fn, apply_fn) if init_fn and apply_fn else None
   if "distillation" in config.regularizers.names and teacher is None:
     raise RunError("regularizers.distillation: make_program reads no run; give it a function teacher")
   numbers = 0 if num_classes else math.prod(label_shape)
@@ -119,15 +131,21 @@ def make_program(
     label_mean=tuple(label_mean) or (0.0,) * numbers,
     label_std=tuple(label_std) or (1.0,) * numbers,
   )
-  return build(config, data, teacher=teacher)
+  return build(config, data, teacher=teacher, backbone=backbone)
 
 
 def _assemble(
-  config: Config, data: DataSpec, teacher: TrainedFn | None, *, steps_per_epoch: int, num_steps: int
+  config: Config,
+  data: DataSpec,
+  teacher: TrainedFn | None,
+  backbone: nn.Module | None,
+  *,
+  steps_per_epoch: int,
+  num_steps: int,
 ) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
   method, options = _method(config)
-  network = _network(config, data, method, options["head"])
+  network = _network(config, data, method, options["head"], backbone)
   optimizer, schedule = _optimizer(config, data, network.model, length)
   extras = _extras(config, length)
   init = make_init(
@@ -196,11 +214,13 @@ def _target(config: Config, data: DataSpec, method: Method, options: Options) ->
   return Numbers(standard, method.predicts, tuple(options.get("levels", ())), config.evaluate.alpha)
 
 
-def _network(config: Config, data: DataSpec, method: Method, head: Options) -> Network:
+def _network(
+  config: Config, data: DataSpec, method: Method, head: Options, backbone: nn.Module | None
+) -> Network:
   """The backbone with the method's head, and the functions that run it."""
   compatibility.check_noises(config, data)
   try:
-    backbone = make_backbone(chosen(config, "model"), data.model)
+    backbone = backbone or make_backbone(chosen(config, "model"), data.model, data.input_shape)
   except ArgumentError as error:
     raise error.of_section("model") from error
   compatibility.check_method(config, data)

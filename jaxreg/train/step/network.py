@@ -17,6 +17,7 @@ from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.lookup import Chosen
+from jaxreg.train.step.adapted import as_linen
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, PyTree
 
 Noises = Mapping[str, Sequence[Callable[[Key, PyTree], PyTree]]]  # under the name of what they perturb
@@ -72,16 +73,17 @@ def _perturbed(noises: Noises, kind: str, x: PyTree, key: Key | None) -> PyTree:
   return x
 
 
-def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> nn.Module:
-  """The model with its options and with the arguments `given` by the data."""
+def make_backbone(chosen: Chosen, given: Mapping[str, int], input_shape: tuple[int, ...]) -> nn.Module:
+  """The model with its options and with the arguments `given` by the data; each may ask for `input_shape`."""
   asked = chosen.entry.needs
-  if set(asked) != set(given):
+  if {*asked} - {"input_shape"} != {*given}:
     raise ArgumentError(
       "name",
-      f"{chosen.name} takes {', '.join(asked) or 'nothing'} from the data, "
-      f"which give {', '.join(given) or 'nothing'}; give another model or other data",
+      f"{chosen.name} takes {', '.join(asked) or 'nothing'} from the data, which give "
+      f"{', '.join([*given, 'input_shape'])}; give another model or other data, or its arguments a default",
     )
-  return chosen.bound(**given)()
+  made = chosen.bound(**given, input_shape=input_shape)
+  return as_linen(chosen.entry.function, made.keywords)
 
 
 @contextlib.contextmanager
