@@ -130,7 +130,9 @@ def test_neither_step_nor_evaluation_has_all_logits():
   ],
 )
 def test_what_needs_all_logits_is_refused(fields, message):
-  config = runs.make_config({"method.chunk_size": 8, **fields})
-  data = load_data(config).describe()
+  def built():
+    config = runs.make_config({"method.chunk_size": 8, **fields})
+    return build(config, load_data(config).describe())
+
   with pytest.raises(RunError, match=f"method.chunk_size: {message}"):
-    build(config, data)
+    built()
