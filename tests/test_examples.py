@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
-SCRIPTS = sorted(script.stem for script in FOLDER.glob("*.py") if script.stem != "batch_norm")
+OWN_TESTS = ("batch_norm", "search_optuna")
+SCRIPTS = sorted(script.stem for script in FOLDER.glob("*.py") if script.stem not in OWN_TESTS)
 GUESS = np.log(10)  # the loss of a uniform prediction of ten classes
 
 
@@ -178,3 +179,35 @@ def test_batch_norm_keeps_the_statistics_of_clean_inputs(library, monkeypatch):
   found = [leaf for leaf in jax.tree.leaves(stats) if leaf.shape == mean.shape]
   errors = [np.abs(leaf - (1 - 0.9**10) * mean).max() for leaf in found]
   assert min(errors) < 1e-4
+
+
+@pytest.mark.thorough
+def test_a_search_prunes_bad_trials_and_goes_on_after_a_kill(tmp_path, monkeypatch):
+  """With errors as a function of the fields instead of training."""
+  optuna = pytest.importorskip("optuna")
+  calls, kill = [], [True]
+
+  def errors(config, workdir):
+    calls.append((workdir.name, config.epochs))
+    if len(calls) == 20 and kill.pop():
+      raise KeyboardInterrupt
+    return {"val/error": abs(np.log10(config.optimizer.learning_rate) + 2) / 4 + 1 / config.epochs}
+
+  monkeypatch.setattr("jaxreg.train.train", errors)
+  monkeypatch.setattr("sys.argv", ["search_optuna.py", "12", str(tmp_path / "search")])
+  with pytest.raises(KeyboardInterrupt):
+    load("search_optuna")
+  (killed,) = (
+    t
+    for t in optuna.load_study(study_name="digits", storage=f"sqlite:///{tmp_path}/search/study.db").trials
+    if not t.state.is_finished() or t.state.name == "FAIL"
+  )
+  study = load("search_optuna").study
+  trials = study.trials
+  assert [t.params for t in trials].count(killed.params) == 2
+  states = [t.state.name for t in trials if t.params != killed.params or t.number != killed.number]
+  assert len(states) == 12
+  assert set(states) == {"COMPLETE", "PRUNED"}
+  assert all(len(t.intermediate_values) < 3 for t in trials if t.state.name == "PRUNED")
+  assert [epochs for name, epochs in calls if name == "trial_0"] == [4, 8, 16]
+  assert 10**-2.6 < study.best_params["learning_rate"] < 10**-1.4

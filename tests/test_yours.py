@@ -19,6 +19,7 @@ from jaxreg.train.config.values import compared_rows
 from jaxreg.train.jobs.row_config import row_config
 from jaxreg.train.main import main
 from jaxreg.train.registry import REGISTRY
+from jaxreg.train.run.trackers import find_trackers
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -361,6 +362,7 @@ def test_the_page_shows_what_runs(theirs):
       assert "--config.method.squared.loss.scale=1.0\n      Factor of the loss." in call.text
     elif call.config.job == "train":
       config = call.config
+      find_trackers(config.log.trackers)
       config.method.name = config.method.name.replace("dropmax", "softmax")  # which is sooner traced
       config.model.MLP.widths = (8,)
       build(config, load_data(config).describe())

@@ -7,6 +7,7 @@ import types
 
 import pytest
 import runs
+from tensorboardX.proto import event_pb2
 
 from jaxreg import train
 from jaxreg.train.run.metrics_file import read_records
@@ -111,6 +112,28 @@ def test_events_that_are_removed_under_the_run_are_told_and_go_on(tmp_path):
   )
   (file,) = (tmp_path / "tensorboard").iterdir()
   assert b"val/error" in file.read_bytes()
+
+
+def events(workdir):
+  """The events of a run, by the format of TFRecord: length, its checksum, content, its checksum."""
+  (file,) = (workdir / "tensorboard").iterdir()
+  content, at = file.read_bytes(), 0
+  while at < len(content):
+    length = int.from_bytes(content[at : at + 8], "little")
+    yield event_pb2.Event.FromString(content[at + 12 : at + 12 + length])
+    at += 16 + length
+
+
+def test_tensorboard_has_the_numbers_and_the_figures(tmp_path):
+  (tmp_path / "curves.png").write_bytes(b"an image")
+  with Trackers(find_trackers(("tensorboard",)), Place(tmp_path, {}, 0, pytest.fail)) as track:
+    track(1, {"train/loss": 2.0})
+    track(2, {"train/loss": 1.0, "val/error": 0.5})
+    track(2, {}, {"curves": tmp_path / "curves.png"})
+  found = {(event.step, each.tag): each for event in events(tmp_path) for each in event.summary.value}
+  assert found.pop((2, "curves")).image.encoded_image_string == b"an image"
+  numbers = {at: each.simple_value for at, each in found.items()}
+  assert numbers == {(1, "train/loss"): 2.0, (2, "train/loss"): 1.0, (2, "val/error"): 0.5}
 
 
 @pytest.mark.slow
