@@ -48,6 +48,12 @@ sphinx_gallery_conf = {
   "write_computation_times": False,
   "show_signature": False,
   "abort_on_example_error": True,
+  "first_notebook_cell": """\
+import sys
+
+if "google.colab" in sys.modules:
+  %pip install --quiet "jaxreg[train]"
+""",
 }
 exclude_patterns = ["_build", "**/README.*"]
 default_role = "literal"
@@ -80,9 +86,14 @@ if os.environ.get("JAXREG_DOCS_INTERSPHINX"):
     "optax": ("https://optax.readthedocs.io/en/latest", None),
     "flax": ("https://flax.readthedocs.io/en/latest", None),
   }
+linkcheck_retries = 2
+linkcheck_timeout = 20
+# Publishers that answer no program, and anchors that a page's script makes.
+linkcheck_ignore = [r"https://doi\.org/.*", r"https://colab\.research\.google\.com/.*"]
+linkcheck_anchors = False
 ELSEWHERE = re.compile(r"(?:jax|optax|flax|numpy)\.[\w.]+")
 
-ROOT_PAGES = ("CHANGELOG", "CONTRIBUTING", "SECURITY")
+ROOT_PAGES = ("CHANGELOG", "CONTRIBUTING", "SECURITY", "CODE_OF_CONDUCT")
 
 
 class Links(SphinxTransform):
@@ -174,6 +185,14 @@ def links_to_root_pages(app, docname: str, source: list[str]) -> None:
   source[0] = re.sub(r"\]\((?:\.\./)+papers/(\w+)/README\.md", rf"]({up}papers/\1.md", source[0])
 
 
+def link_to_colab(app, docname: str, source: list[str]) -> None:
+  """Below the title of a tutorial; GitHub's workflow knows the repository and fills a branch of notebooks."""
+  repository = os.environ.get("GITHUB_REPOSITORY")
+  if repository and re.fullmatch(r"tutorials/(?!index|sg_)\w+", docname):
+    url = f"https://colab.research.google.com/github/{repository}/blob/notebooks/{Path(docname).name}.ipynb"
+    source[0] = re.sub(r"(?m)^(=+)$", rf"\1\n\n`Open in Colab <{url}>`__", source[0], count=1)
+
+
 def as_written(app, what, name, obj, options, signature, returned):
   """A signature as the source has it, with the names of types instead of what they stand for."""
   if what not in ("function", "method"):
@@ -197,5 +216,6 @@ def setup(app) -> None:
   app.add_transform(Links)
   app.add_transform(Numbers)
   app.connect("source-read", links_to_root_pages)
+  app.connect("source-read", link_to_colab)
   app.connect("autodoc-process-docstring", ready_for_napoleon, priority=100)  # before napoleon
   app.connect("autodoc-process-signature", as_written)

@@ -189,8 +189,28 @@ def _folder(folder: str, names: list[str]) -> str:
   return f"{top}{body}{_hidden(pages)}"
 
 
+@functools.cache
+def guides() -> dict[str, list[str]]:
+  """The guides that name something public, as links: `{"losses.focal": [":doc:`...`"]}`."""
+  found: dict[str, list[str]] = {}
+  for guide in sorted((Path(__file__).resolve().parent / "guides").glob("*.md")):
+    text = guide.read_text()
+    link = f":doc:`{text.partition(chr(10))[0].lstrip('# ')} </guides/{guide.stem}>`"
+    folder, names = "", set()
+    # In code `losses.focal`, and in prose `.poly_loss` behind it.
+    for module, dot, name in re.findall(r"\b(\w+)\.(\w+)|`(\.\w+)", text):
+      folder = module if module in public() else folder
+      full = f"{folder}{name}" if name else f"{module}.{dot}"
+      names |= {full} if linked(full) == full else set()
+    for full in names:
+      found.setdefault(full, []).append(link)
+  return found
+
+
 def _page(folder: str, name: str) -> str:
-  top = f"{_title(f'{folder}.{name}')}.. py:currentmodule:: jaxreg.{folder}\n\n"
+  # The search finds `label smoothing` by the words of this entry.
+  words = f".. index:: {name.replace('_', ' ')}\n\n" if "_" in name.strip("_") else ""
+  top = f"{words}{_title(f'{folder}.{name}')}.. py:currentmodule:: jaxreg.{folder}\n\n"
   if f"{folder}.{name}" in DATA:
     value = f"\n   .. code-block:: python\n\n      {value}\n" if (value := _assignment(folder, name)) else ""
     return f"{top}.. py:data:: {name}\n\n   {DATA[f'{folder}.{name}']}\n{value}"
@@ -198,7 +218,8 @@ def _page(folder: str, name: str) -> str:
   text = f"{top}.. auto{'class' if inspect.isclass(found) else 'function'}:: jaxreg.{folder}.{name}\n"
   for member, kind in members(folder, name).items():
     text += f"\n   .. auto{kind}:: jaxreg.{folder}.{name}.{member}\n"
-  return text
+  links = guides().get(f"{folder}.{name}", [])
+  return f"{text}\nGuides: {', '.join(links)}.\n" if links else text
 
 
 def _assignment(folder: str, name: str) -> str | None:

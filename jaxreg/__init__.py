@@ -15,6 +15,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing for unused ones:
 - `adversarial`: `([key,] loss_of_inputs, x, *, ...) -> x`; `pgd` and `vat_loss` take a key, `fgsm` none
 - `objective`: `compose(loss_fn, terms) -> loss_fn`: your loss with all of the above, and what each term adds
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
+- `conformance`: checks of anybody's loss, `python -m jaxreg.conformance MODULE:NAME`
 - `symmetry`: permuted and rescaled units, changes of coordinates, checks of invariance
 - `flatness`: loss profiles, curvature and noise covariances of any model
 - `reparam`: weights as functions of trained parameters: weight and spectral normalisation
@@ -54,6 +55,7 @@ __all__ = [
   "augment",
   "averaging",
   "calibration",
+  "conformance",
   "constraints",
   "ensembles",
   "flatness",

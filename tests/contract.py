@@ -9,7 +9,7 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import chex
 import hypothesis
@@ -21,10 +21,31 @@ import numpy as np
 import oracles
 import pytest
 from hypothesis import strategies as st
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
-from jaxreg import losses
+from jaxreg import conformance, losses
 from jaxreg.calibration import Bins
+from jaxreg.conformance import (
+  SHAPES,
+  SIZES,
+  Input,
+  assert_close,
+  assert_same,
+  build,
+  cotangent,
+  explicit_mesh,
+  extreme,
+  inside,
+  jitted,
+  make,
+  on_host,
+  parts,
+  placed,
+  split_floats,
+  value,
+  values,
+  with_vjp,
+)
 from jaxreg.losses._group_softmax_scores import fixed_scores
 from jaxreg.train.registry import REGISTRY
 
@@ -50,64 +71,33 @@ OWN_RULES = (
   *("losses.bi_tempered", "losses.group_softmax", "noise.shake_shake", "noise.shake_drop"),
   "reparam.spectral_norm",
 )
-SIZES = {"B": (8,), "K": (5,), "F": (4,), "M": (16,)}
-# The second shape has two leading axes: `[...]` in a docstring means any number of them.
-SHAPES = (SIZES, {**SIZES, "B": (2, 8), "K": (3,)})
-
-
-@dataclasses.dataclass(frozen=True)
-class Input:
-  """An array argument.
-
-  `kind` is key, real, log_prob, label, soft (labels that are probabilities), weight, positive or unit;
-  `dims` are letters of `SIZES`.
-  """
-
-  kind: str
-  dims: str = ""
-  # Whether the function promises to reject another dtype or shape by the argument's name.
-  checked: bool = True
-
-  @property
-  def batched(self) -> bool:
-    return self.dims[:1] in ("B", "M") or self.kind == "key"
-
-  @property
-  def floating(self) -> bool:
-    return self.kind not in ("key", "label")
-
-  def shape(self, sizes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    return sum((sizes[letter] for letter in self.dims), ())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Case:
-  function: str
-  inputs: Mapping[str, Any]  # name -> Input, or a dict of them
-  oracle: Callable[[SimpleNamespace], Any] | None
-  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+class Case(conformance.Case):
+  """A case of the package's checks whose function has a name: "losses.focal"."""
+
   label: str = ""
-  output: str = (
-    "wide"  # "wide" (at least float32), "same" (the dtype of the input), "bool", "index" or "int32"
-  )
   gradient: bool = True  # whether all that it returns has the gradient of its value
-  mask: bool = False  # masks are the same bit for bit however they are computed
   # What it gives without a key, where that is not the first of its other arguments as it came.
   without_key: Callable[[SimpleNamespace], Any] | None = None
   # The largest absolute error in float32 beside the relative 1e-5. A relaxed mask divides a logit of up to
   # 60, rounded to 4e-6, by 0.1: 4e-5, twice.
   atol: float = 1e-5
+  # Arrays that the call scans or indexes along the leading axis, which is no batch.
+  whole: ClassVar = ("iterates", "metrics")
 
   def __str__(self) -> str:
     return self.function + (f":{self.label}" if self.label else "")
 
   @property
-  def keyed(self) -> bool:
-    return "key" in self.inputs
+  def own_rule(self) -> bool:
+    return self.function in OWN_RULES
 
   @property
-  def smooth(self) -> bool:
-    return self.output not in ("bool", "index", "int32")
+  def of_whole_batch(self) -> bool:
+    """Numbers by label need all labels, too."""
+    return self.keyed or "log_prior_odds" in self.inputs
 
   def __call__(self, inputs: Mapping[str, Any]) -> Any:
     module, _, name = self.function.rpartition(".")
@@ -389,97 +379,12 @@ CASES = (
 )
 
 
-# Making inputs.
-
-
-def _value(spec: Input, raw: np.ndarray, classes: int, dtype: Any) -> np.ndarray:
-  raw = np.asarray(raw, np.float64)
-  match spec.kind:
-    case "label":
-      return (np.abs(raw) * 7).astype(np.int32) % classes
-    case "log_prob":
-      raw = raw - raw.max(-1, keepdims=True)
-      return (raw - np.log(np.exp(raw).sum(-1, keepdims=True))).astype(dtype)
-    case "soft":
-      shares = np.where((raw == 0).all(-1, keepdims=True), 1, np.abs(raw))
-      return (shares / shares.sum(-1, keepdims=True)).astype(dtype)
-    case "weight":
-      return np.maximum(raw, 0).astype(dtype)
-    case "positive":
-      return (np.abs(raw) + 0.1).astype(dtype)
-    case "unit":
-      return np.clip(raw + 0.5, 0, 1).astype(dtype)
-    case _:
-      return raw.astype(dtype)
-
-
-def _build(case: Case, raw: Callable[[Input, tuple[int, ...]], Any], sizes: Mapping, seed: int, dtype: Any):
-  def leaf(spec: Input):
-    if spec.kind == "key":
-      return jax.random.key(seed)
-    return jnp.asarray(_value(spec, raw(spec, spec.shape(sizes)), sizes["K"][0], dtype))
-
-  return jax.tree.map(leaf, dict(case.inputs))
-
-
-def make(case: Case, seed: int = 0, *, sizes: Mapping = SIZES, dtype: Any = np.float32) -> dict[str, Any]:
-  """Random inputs of a fixed seed, with a fresh key."""
-  rng = np.random.default_rng(seed)
-  return _build(case, lambda spec, shape: rng.normal(size=shape) * 2, sizes, seed, dtype)
-
-
-def extreme(case: Case, seed: int) -> dict[str, Any]:
-  rng = np.random.default_rng(seed)
-  return _build(case, lambda spec, shape: rng.choice([-1e4, 0.0, 1e4], shape), SIZES, seed, np.float32)
-
-
 def strategy(case: Case, sizes: Mapping) -> st.SearchStrategy:
   # XLA may take subnormal numbers for 0.
   values = st.floats(-30, 30, width=32, allow_subnormal=False)
   arrays = lambda spec: hypothesis.extra.numpy.arrays(np.float32, spec.shape(sizes), elements=values)
   specs, _ = jax.tree.flatten(dict(case.inputs))
   return st.tuples(*(st.integers(0, 2**31 - 1) if s.kind == "key" else arrays(s) for s in specs))
-
-
-def _axes(case: Case) -> tuple[dict[str, Any]]:
-  return (jax.tree.map(lambda spec: 0 if spec.batched else None, dict(case.inputs)),)
-
-
-def _several(case: Case, n: int) -> list[dict[str, Any]]:
-  """`n` inputs that differ in what is batched and share the rest."""
-  shared = make(case, 0)
-  pick = lambda spec, own, other: own if spec.batched else other
-  return [jax.tree.map(pick, dict(case.inputs), make(case, i), shared) for i in range(n)]
-
-
-def _stack(case: Case, several: list[dict[str, Any]]) -> dict[str, Any]:
-  def join(spec, *xs):
-    if not spec.batched:
-      return xs[0]
-    # The key checker takes stacking keys for their use.
-    return jax.random.clone(jnp.stack(xs)) if spec.kind == "key" else jnp.stack(xs)
-
-  return jax.tree.map(join, dict(case.inputs), *several)
-
-
-@functools.cache
-def jitted(case: Case) -> Callable:
-  return jit(case)
-
-
-def assert_close(got: Any, want: Any, *, rtol: float, atol: float) -> None:
-  assert jax.tree.leaves(want), "nothing to compare"
-  chex.assert_trees_all_equal_shapes(got, want)
-  chex.assert_trees_all_close(got, want, rtol=rtol, atol=atol)
-
-
-def assert_same(case: Case, got: Any, want: Any) -> None:
-  """Bit for bit for masks; within 1e-6 of the largest where sums may be taken in another order."""
-  if case.mask:
-    chex.assert_trees_all_equal(got, want)
-  else:
-    largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want))
-    assert_close(got, want, rtol=1e-6, atol=1e-6 * max(largest, 1))
 
 
 def _against_oracle(case: Case, inputs: dict[str, Any], got: Any, *, dtype: Any, rtol: float, atol: float):
@@ -507,7 +412,7 @@ def check_oracle(case: Case, sizes: Mapping = SIZES) -> None:
     def leaf(spec, raw):
       if spec.kind == "key":
         return jax.random.key(raw)
-      return _value(spec, raw, sizes["K"][0], np.float32)
+      return value(spec, raw, sizes["K"][0], np.float32)
 
     inputs = jax.tree.unflatten(tree, [leaf(spec, raw) for spec, raw in zip(specs, raws)])
     keys = {name: jax.random.clone(x) for name, x in inputs.items() if name == "key"}
@@ -521,91 +426,9 @@ def check_oracle_of_two_axes(case: Case) -> None:
   check_oracle(case, SHAPES[1])
 
 
-def check_dtypes(case: Case) -> None:
-  """Losses, logs, masks and sums widen to float32; noise and layers keep the dtype; float64 stays."""
-  for dtype in ("bfloat16", "float16", "float32", "float64"):
-    with jax.enable_x64(dtype == "float64"):
-      inputs = jax.tree.map(_cast(dtype), dict(case.inputs), make(case))
-      shapes = jax.eval_shape(case, inputs)
-    wide = "float64" if dtype == "float64" else "float32"
-    want = {"wide": wide, "same": dtype, "bool": "bool", "index": "uint8", "int32": "int32"}[case.output]
-    assert {str(x.dtype) for x in jax.tree.leaves(shapes)} == {want}
-
-
-def _cast(dtype: Any) -> Callable:
-  return lambda spec, x: x.astype(dtype) if spec.floating else x
-
-
-def check_bfloat16_values(case: Case) -> None:
-  """A bfloat16 input gives what its value in float32 gives, up to the rounding of a bfloat16 result."""
-  specs, inputs = dict(case.inputs), make(case)
-  narrow = jax.tree.map(_cast(jnp.bfloat16), specs, inputs)
-  wide = jax.tree.map(_cast(jnp.float32), specs, narrow)
-  wide = {name: jax.random.clone(x) if name == "key" else x for name, x in wide.items()}
-  # Three roundings to 8 bits, where the result has 8 bits; products in between for a layer.
-  tolerance = 2**-6 if case.output == "same" else 1e-6
-  assert_close(case(narrow), case(wide), rtol=tolerance, atol=tolerance)
-
-
-def check_vmap(case: Case) -> None:
-  several = _several(case, 3)
-  got = jit(jax.vmap(case, in_axes=_axes(case)))(_stack(case, _several(case, 3)))
-  want = [jitted(case)(inputs) for inputs in several]
-  assert_same(case, got, jax.tree.map(lambda *xs: jnp.stack(xs), *want))
-
-
-# Arrays that the call scans or indexes along the leading axis, which is no batch.
-WHOLE = ("iterates", "metrics")
-
-
-def _split(name: str, spec: Input) -> bool:
-  return spec.batched and spec.kind != "key" and name not in WHOLE
-
-
-def _parts(case: Case, split: Any, whole: Any) -> dict[str, Any]:
-  """`split` for each leaf of the inputs that is split over devices, and `whole` for the others."""
-  choose = lambda name, spec: split if _split(name, spec) else whole
-  return {name: jax.tree.map(functools.partial(choose, name), specs) for name, specs in case.inputs.items()}
-
-
-def _placed(case: Case, mesh: jax.sharding.Mesh) -> dict[str, Any]:
-  """Inputs, with the batch split over the first axis of the mesh."""
-  by_data, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
-  return jax.tree.map(jax.device_put, make(case), _parts(case, by_data, everywhere))
-
-
-def _on_host(tree: Any) -> Any:
-  return jax.tree.map(np.asarray, tree)
-
-
 def check_sharded(case: Case) -> None:
-  """A batch over eight devices gives what it gives on one."""
-  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-  alone = all(spec.kind == "key" for spec in jax.tree.leaves(dict(case.inputs)))
-  alone |= case.function == f"{RULES}.fixed_scores"  # no value of the inputs is in it either
-  placement = NamedSharding(mesh, PartitionSpec("data")) if alone else None
-  got = jit(case, out_shardings=placement)(_placed(case, mesh))
-  assert all(len(x.sharding.device_set) == 8 for x in jax.tree.leaves(got))
-  assert_same(case, got, jitted(case)(make(case)))
-
-
-def explicit_mesh() -> jax.sharding.Mesh:
-  return jax.make_mesh(
-    (2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:4]
-  )
-
-
-def check_explicit_axes(case: Case) -> None:
-  """Compiled and eager calls on explicit axes give the same, split as the inputs are."""
-  want = _on_host(values(case, make(case)) if case.oracle else jitted(case)(make(case)))
-  leaves = jax.tree.leaves(_parts(case, True, False))
-  sizes = {len(x) for x, split in zip(jax.tree.leaves(make(case)), leaves) if split}
-  with jax.set_mesh(mesh := explicit_mesh()):
-    for call in (jitted(case), case):
-      got = call(_placed(case, mesh))
-      assert_same(case, _on_host(got), want)
-      for x in jax.tree.leaves(got):
-        assert not x.ndim or len(x) not in sizes or x.sharding.spec[0] == "data", x.sharding
+  # No value of the inputs is in what these scores are.
+  conformance.check_sharded(case, unsplit=case.function == f"{RULES}.fixed_scores")
 
 
 def check_explicit_gradients(case: Case) -> None:
@@ -615,36 +438,27 @@ def check_explicit_gradients(case: Case) -> None:
     return sum(x.sum() for x in jax.tree.leaves(case({**floats, **others})))
 
   gradient = jit(jax.grad(total))
-  want = gradient(*_split_floats(case, make(case)))
+  want = gradient(*split_floats(case, make(case)))
   with jax.set_mesh(mesh := explicit_mesh()):
-    got = gradient(*_split_floats(case, _placed(case, mesh)))
+    got = gradient(*split_floats(case, placed(case, mesh)))
   largest = max((float(jnp.abs(x).max()) for x in jax.tree.leaves(want)), default=0)
-  chex.assert_trees_all_close(_on_host(got), _on_host(want), rtol=1e-5, atol=1e-5 * max(largest, 1))
+  chex.assert_trees_all_close(on_host(got), on_host(want), rtol=1e-5, atol=1e-5 * max(largest, 1))
 
 
 def check_manual_axes(case: Case) -> None:
   """In `shard_map`, with its check of what varies, each device gives what its part of the batch gives."""
   mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:2])
   stacked = lambda inputs: jax.tree.map(lambda x: x[None], case(inputs))
-  specs = _parts(case, PartitionSpec("data"), PartitionSpec())
+  specs = parts(case, PartitionSpec("data"), PartitionSpec())
   got = jit(jax.shard_map(stacked, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec("data")))(
-    _placed(case, mesh)
+    placed(case, mesh)
   )
   half = lambda x, part: x[part * len(x) // 2 : (part + 1) * len(x) // 2]
   cut = lambda part: jax.tree.map(
-    lambda x, split: half(x, part) if split else x, make(case), _parts(case, True, False)
+    lambda x, split: half(x, part) if split else x, make(case), parts(case, True, False)
   )
   halves = [jit(stacked)(cut(part)) for part in range(2)]
-  assert_same(case, _on_host(got), jax.tree.map(lambda *x: np.concatenate(x), *halves))
-
-
-def check_keys(case: Case) -> None:
-  function = functools.partial(values, case)
-  once = function(make(case))
-  again = function({**make(case), "key": jax.random.key(0)})
-  other = function({**make(case), "key": jax.random.key(1)})
-  chex.assert_trees_all_equal(once, again)
-  assert any((a != b).any() for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
+  assert_same(case, on_host(got), jax.tree.map(lambda *x: np.concatenate(x), *halves))
 
 
 def check_no_key(case: Case) -> None:
@@ -691,47 +505,11 @@ def check_rejections(case: Case) -> None:
       attempts += [(TypeError, given.astype(np.complex64))]
     if spec.kind != "key" and name != first:
       attempts += [(ValueError, given[1:]), (ValueError, given[None])]
-    for error, value in attempts:
+    for error, given in attempts:
       with pytest.raises(error, match=rf"\b{name}\b"):
-        case({**make(case), name: value})
+        case({**make(case), name: given})
       refused += 1
   assert refused or not any(isinstance(s, Input) and s.checked for s in case.inputs.values())
-
-
-def _split_floats(case: Case, inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-  is_float = {name: jax.tree.leaves(spec)[0].floating for name, spec in case.inputs.items()}
-  return (
-    {name: x for name, x in inputs.items() if is_float[name]},
-    {name: x for name, x in inputs.items() if not is_float[name]},
-  )
-
-
-def _inside(spec: Input, x: Any) -> Any:
-  """Away from the kinks: where an example stops counting, where a mask is shut or open."""
-  return {"weight": lambda: x + 0.1, "unit": lambda: 0.1 + 0.8 * x}.get(spec.kind, lambda: x)()
-
-
-@functools.cache
-def _with_vjp(case: Case) -> Callable:
-  """`(floats, others, cotangent) -> outputs, vjp`, compiled once for values and gradients both."""
-
-  def run(floats, others, cotangent):
-    outputs, pull = jax.vjp(lambda floats: case({**floats, **others}), floats)
-    return outputs, pull(cotangent)[0]
-
-  return jit(run)
-
-
-@functools.cache
-def _cotangent(case: Case, fill: Callable, dtype: Any) -> Any:
-  return jax.tree.map(lambda x: fill(x.shape, x.dtype), jax.eval_shape(case, make(case, dtype=dtype)))
-
-
-def values(case: Case, inputs: dict[str, Any], dtype: Any = np.float32) -> Any:
-  """Its outputs, by the program that also gives its gradients, unless those have a rule of their own."""
-  if not case.smooth or case.function in OWN_RULES:
-    return jitted(case)(inputs)
-  return _with_vjp(case)(*_split_floats(case, inputs), _cotangent(case, np.zeros, dtype))[0]
 
 
 def check_float64(case: Case) -> None:
@@ -740,29 +518,6 @@ def check_float64(case: Case) -> None:
     got = values(case, make(case, 1, dtype=np.float64), np.float64)
     assert all(x.dtype in (np.float64, bool, np.uint8) for x in jax.tree.leaves(got))
     _against_oracle(case, make(case, 1, dtype=np.float64), got, dtype=np.float64, rtol=1e-10, atol=1e-10)
-
-
-def check_gradients(case: Case) -> None:
-  """Against finite differences, in float64, at random points."""
-  with jax.enable_x64(True):
-    inputs = jax.tree.map(_inside, dict(case.inputs), make(case, 2, dtype=np.float64))
-    floats, others = _split_floats(case, inputs)
-    zero = _cotangent(case, np.zeros, np.float64)
-    again = lambda: {name: jax.random.clone(x) if name == "key" else x for name, x in others.items()}
-    run = lambda floats, cotangent: _with_vjp(case)(floats, again(), cotangent)
-    value = lambda floats: run(floats, zero)[0]
-    value_and_pull = lambda floats: (value(floats), lambda cotangent: (run(floats, cotangent)[1],))
-    jax.test_util.check_vjp(value, value_and_pull, (floats,), atol=1e-6, rtol=1e-6, eps=1e-5)
-
-
-def check_finite(case: Case) -> None:
-  """Values and gradients at logits of -1e4, 0 and 1e4, in float32."""
-
-  ones = _cotangent(case, np.ones, np.float32)
-  for seed in range(3):
-    outputs, gradient = _with_vjp(case)(*_split_floats(case, extreme(case, seed)), ones)
-    for x in (*jax.tree.leaves(outputs), *jax.tree.leaves(gradient)):
-      assert np.isfinite(x).all()
 
 
 @functools.cache
@@ -786,7 +541,7 @@ def _second_difference(case: Case, inputs: dict[str, Any], direction: dict[str, 
 
   def total(step):
     arrays = {name: jax.tree.map(oracles.f64, x) for name, x in inputs.items() if name != "key"}
-    for name, x in _split_floats(case, inputs)[1].items():
+    for name, x in split_floats(case, inputs)[1].items():
       arrays[name] = jax.random.clone(x) if name == "key" else np.asarray(x)
     for name, along in direction.items():
       arrays[name] = jax.tree.map(lambda x, v: x + step * v, arrays[name], along)
@@ -803,17 +558,17 @@ def check_second_derivatives(case: Case) -> None:
   for scale in (2.0, 50.0, 1e4):
     exact = not case.keyed and scale <= ROUNDED.get(case.function, scale)
     _check_curvature(case, rng, scale**0.5 if product else scale, exact)
-  floats, others = _split_floats(case, extreme(case, 0))
+  floats, others = split_floats(case, extreme(case, 0))
   ones = jax.tree.map(np.ones_like, floats)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(_curved(case)(floats, others, ones)))
 
 
 def _check_curvature(case: Case, rng: np.random.Generator, scale: float, exact: bool) -> None:
   specs, draw = dict(case.inputs), lambda spec, shape: rng.normal(size=shape) * scale
-  inputs = _build(case, draw, SIZES, 3, np.float32)
+  inputs = build(case, draw, SIZES, 3, np.float32)
   near = scale <= 2
-  inputs = jax.tree.map(_inside, specs, inputs) if near else inputs
-  floats, others = _split_floats(case, inputs)
+  inputs = jax.tree.map(inside, specs, inputs) if near else inputs
+  floats, others = split_floats(case, inputs)
 
   def along(spec: Input, x: Any) -> np.ndarray:
     v = rng.normal(size=x.shape)
@@ -836,61 +591,11 @@ def _check_curvature(case: Case, rng: np.random.Generator, scale: float, exact: 
     np.testing.assert_allclose(sum(jax.tree.leaves(terms)), want, rtol=1e-3, atol=1e-3)
 
 
-def check_where(case: Case) -> None:
-  """`where`: value and derivatives are those of a call on the examples that count; elsewhere all are 0."""
-  rng, specs, inputs = np.random.default_rng(4), dict(case.inputs), make(case, 4, sizes=SHAPES[1])
-  shape = jax.tree.leaves(jax.eval_shape(case, inputs))[0].shape
-  some = np.arange(np.prod(shape)).reshape(shape) % 3 != 1
-  masks = np.stack([some, np.zeros(shape, bool), np.ones(shape, bool)])
-  own = lambda spec: spec.batched and spec.kind != "key"
-  # A random loss draws for the whole batch, and numbers by label need all labels.
-  whole = case.keyed or "log_prior_odds" in specs
-  again = lambda spec, x: jax.random.clone(x) if spec.kind == "key" else x
-
-  def broken(spec, x):
-    if not own(spec):
-      return again(spec, x)
-    nonsense = [np.nan, np.inf, -np.inf, 3e38] if spec.floating else [-1, -100, 1000]
-    keep = some.reshape(*shape, *[1] * (x.ndim - some.ndim))
-    return np.where(keep, x, rng.choice(nonsense, x.shape)).astype(x.dtype)
-
-  def derivatives(inputs, direction, where=None):
-    masked = dataclasses.replace(case, options={**case.options, "where": where})
-    floats, others = _split_floats(case, inputs)
-    fresh = lambda: {name: again(specs[name], x) for name, x in others.items()}
-    outputs = lambda floats: masked({**floats, **fresh()})
-    pick = lambda x: x[some] if whole and where is None else x
-    total = lambda floats: sum(pick(x).sum() for x in jax.tree.leaves(outputs(floats)))
-    along = lambda floats: jax.tree.reduce(
-      jnp.add, jax.tree.map(lambda g, v: (g * v).sum(), jax.grad(total)(floats), direction)
-    )
-    return outputs(floats), jax.grad(total)(floats), jax.grad(along)(floats)
-
-  direction = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), _split_floats(case, inputs)[0])
-  spoilt = jax.tree.map(broken, specs, inputs)
-  every = jit(jax.vmap(derivatives, in_axes=(None, None, 0)))(spoilt, direction, masks)
-  eager = dataclasses.replace(case, options={**case.options, "where": some})
-  for x, of_call in zip(*map(jax.tree.leaves, (every[0], eager(jax.tree.map(broken, specs, inputs))))):
-    assert not any(map(np.any, (x[0][~some], x[1], of_call[~some])))
-  rows = lambda spec, x: again(spec, x) if whole or not own(spec) else x[some]
-  of_floats = lambda tree: {name: x for name, x in tree.items() if name in direction}
-  want = jit(derivatives)(jax.tree.map(rows, specs, inputs), jax.tree.map(rows, of_floats(specs), direction))
-  for got, of_rows in zip(every[1:], want[1:]):
-    for spec, x, y in zip(*map(jax.tree.leaves, (of_floats(specs), got, of_rows))):
-      x, none = x[:2]
-      if own(spec):
-        assert not any(map(np.any, (x[~some], none)))
-        x, y = x[some], y[some] if whole else y
-      np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6 * max(float(np.abs(y).max()), 1))
-  for x, y in zip(jax.tree.leaves(every[0]), jax.tree.leaves(want[0])):
-    np.testing.assert_allclose(x[0][some], y[some] if whole else y, rtol=1e-6, atol=1e-6)
-
-
 def check_zero(case: Case) -> None:
   """At parameters of 0 values and gradients are finite, and a constraint keeps the 0."""
   zeros = jax.tree.map(jnp.zeros_like, make(case))
-  ones = _cotangent(case, np.ones, np.float32)
-  outputs, gradient = _with_vjp(case)(*_split_floats(case, zeros), ones)
+  ones = cotangent(case, np.ones, np.float32)
+  outputs, gradient = with_vjp(case)(*split_floats(case, zeros), ones)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves((outputs, gradient)))
   if case.function.startswith("constraints."):
     assert all((x == 0).all() for x in jax.tree.leaves(outputs))

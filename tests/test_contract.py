@@ -20,6 +20,8 @@ import contract
 import pytest
 from absl.testing import parameterized
 
+from jaxreg import conformance
+
 FOLDERS = (
   "losses",
   "noise",
@@ -90,20 +92,20 @@ TABLE = (
   (contract.check_oracle, (DEFAULT, DEFAULT, THOROUGH, None)),
   (contract.check_oracle_of_two_axes, (THOROUGH, SLOW, SLOW, None)),
   (contract.check_float64, (THOROUGH, SLOW, THOROUGH, None)),
-  (contract.check_dtypes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
-  (contract.check_bfloat16_values, (SLOW, SLOW, SLOW, SLOW)),
-  (contract.check_vmap, (SLOW, SLOW, SLOW, SLOW)),
+  (conformance.check_dtypes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
+  (conformance.check_bfloat16_values, (SLOW, SLOW, SLOW, SLOW)),
+  (conformance.check_vmap, (SLOW, SLOW, SLOW, SLOW)),
   (contract.check_sharded, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
-  (contract.check_explicit_axes, (DEFAULT, DEFAULT, DEFAULT, DEFAULT)),
+  (conformance.check_explicit_axes, (DEFAULT, DEFAULT, DEFAULT, DEFAULT)),
   (contract.check_explicit_gradients, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (contract.check_manual_axes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
-  (contract.check_keys, (DEFAULT, DEFAULT, None, SLOW)),
+  (conformance.check_keys, (DEFAULT, DEFAULT, None, SLOW)),
   (contract.check_no_key, (DEFAULT, DEFAULT, None, None)),
   (contract.check_rejections, (DEFAULT, DEFAULT, None, None)),
-  (contract.check_gradients, (THOROUGH, SLOW, THOROUGH, None)),
-  (contract.check_finite, (DEFAULT, DEFAULT, THOROUGH, THOROUGH)),
+  (conformance.check_gradients, (THOROUGH, SLOW, THOROUGH, None)),
+  (conformance.check_finite, (DEFAULT, DEFAULT, THOROUGH, THOROUGH)),
   (contract.check_second_derivatives, (THOROUGH, THOROUGH, THOROUGH, None)),
-  (contract.check_where, (DEFAULT, DEFAULT, None, None)),
+  (conformance.check_where, (DEFAULT, DEFAULT, None, None)),
   (contract.check_zero, (None, None, THOROUGH, None)),
 )
 CURVED = ("losses.", "noise.", "penalties.")
