@@ -3,7 +3,7 @@
 Its parts, from the top down; each imports from those below it::
 
   cli       flags to a checked configuration
-  jobs      train, evaluate, compare, translate, flatness, ..., check_data; load
+  jobs      train, evaluate, compare, flatness, report, ..., check_data; load
   assemble  the last part that sees a configuration: from a configuration to pure functions
   run       one run and its work directory: loop, checkpoints, log, results
   config    the fields, what they mean, what they may hold
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
   from jaxreg.train.jobs.evaluate import evaluate
   from jaxreg.train.jobs.flatness.job import flatness
   from jaxreg.train.jobs.load_model import load
-  from jaxreg.train.jobs.report import report
+  from jaxreg.train.jobs.summary import summary
   from jaxreg.train.jobs.train import train
   from jaxreg.train.jobs.translate import translate
   from jaxreg.train.lookup import Entry
@@ -65,6 +65,7 @@ _PLACES = {
   "load": "jobs.load_model",
   "make_program": "assemble.from_config",
   "report": "jobs.report",
+  "summary": "jobs.summary",
   "train": "jobs.train",
   "translate": "jobs.translate",
 }
@@ -90,6 +91,7 @@ __all__ = [
   "load",
   "make_program",
   "report",
+  "summary",
   "train",
   "translate",
 ]

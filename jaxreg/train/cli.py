@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DI
                      [--config.FIELD=VALUE ...]
 where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
-  JOB         train, evaluate, compare, flatness or translate:
+  JOB         train, evaluate, compare, flatness, report or translate:
               the job, in place of the config's; or list, help, or check-data,
               which reads all data of a run once, and tells what would end it
   --config    the config file to run; default configs/dropmax_digits.py
@@ -42,6 +43,9 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
               the others stop; default 100
   --start_timeout SECONDS
               the time within which all processes have to come; default 45
+  --against DIR, --minutes M
+              for `report`, which makes a report card of a run: another run beside
+              it, and a budget; the fields report.against and report.minutes
   --config.method.name=MODULE:NAME
               a method of yours: the object NAME of the Python module MODULE, as
               my_package.my_module:POLY; its options are --config.method.NAME.*.
@@ -116,7 +120,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   workdir = local_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
-  if config.job in ("evaluate", "translate") and not given:
+  if config.job in ("evaluate", "translate", "report") and not given:
     from jaxreg.train.assemble.saved import restore_config  # its import takes seconds, and help needs none
 
     config = restore_config(config, workdir, overrides)
@@ -141,6 +145,8 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
     return None, [f"--{first}", *rest]
   if first not in JOBS:
     return None, argv
+  if first == "report":
+    rest = [re.sub(r"^--(against|minutes)\b", r"--config.report.\1", argument) for argument in rest]
   if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):
     raise RunError(f"{twice}: the job is given already, {first}")
   return first, rest

@@ -26,6 +26,7 @@ FOLDERS = (
     "manifests",
     "figures",
     "kept",
+    "report",
     "rows",
     "search",
     "tensorboard",

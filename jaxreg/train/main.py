@@ -38,8 +38,8 @@ def main(argv: list[str]) -> int:
       keep_compiled_programs()
     results = getattr(train, call.config.job)(call.config, call.workdir)
     if processes.is_first():
-      report = train.report(results, call.config, call.workdir)
-      print("\n".join(map(printable, report.split("\n"))))
+      lines = train.summary(results, call.config, call.workdir)
+      print("\n".join(map(printable, lines.split("\n"))))
     return 0
   except Interrupted as stop:
     _say(str(stop))

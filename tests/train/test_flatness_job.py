@@ -81,7 +81,7 @@ def test_what_is_written(analysed):
   assert fits["2"]["slope"] != fits["2.001"]["slope"]
   assert rows["plain"]["profile"]["0.5"]["flatter_than"]["of"] == 2
   assert rows["plain"]["alignment"]["keep 0.8"]["points"] == 2
-  assert "rise at ±0.5" in train.report({"rows": rows}, runs.make_config(FIELDS), workdir)
+  assert "rise at ±0.5" in train.summary({"rows": rows}, runs.make_config(FIELDS), workdir)
 
 
 @pytest.mark.thorough

@@ -327,7 +327,7 @@ def test_good_data_are_counted_and_nothing_is_written(folder, tmp_path):
   results = train.check_data(config, tmp_path / "run")
   assert results["unreadable"] == 0
   assert results["sizes"] == {"train": 40, "val": 12, "test": 12}
-  assert train.report(results, config, tmp_path / "run").splitlines() == [
+  assert train.summary(results, config, tmp_path / "run").splitlines() == [
     "data.image_folder: 40 train, 12 val, 12 test examples of 2 classes: cat, dog",
     "64 images read; 0 of them cannot be decoded",
   ]
@@ -377,7 +377,7 @@ def test_the_program_checks_and_exits(folder, tmp_path):
 def test_other_data_are_read_too(tmp_path):
   config = runs.make_config({"job": "check_data", "data.limit": 0})
   results = train.check_data(config, tmp_path)
-  assert train.report(results, config, tmp_path) == (
+  assert train.summary(results, config, tmp_path) == (
     "data.digits: 1078 train, 359 val, 360 test examples of 10 classes"
   )
   json.dumps(results)

@@ -20,7 +20,7 @@ from jaxreg.train.config.describe import names_of
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources
 from jaxreg.train.jobs import laplace, measures, out_of_distribution, restored_run
-from jaxreg.train.jobs.report import report
+from jaxreg.train.jobs.summary import summary
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run import checkpoint, manifest
 
@@ -126,7 +126,7 @@ def test_images_from_elsewhere(finished_run, light_runs):
     assert evaluated[f"ood/{kind}/confidence_auroc"] == pytest.approx(area, abs=1e-3)
     passing = (strange <= np.sort(usual)[int(np.ceil(0.95 * len(usual))) - 1]).mean()
     assert evaluated[f"ood/{kind}/confidence_fpr95"] == pytest.approx(passing, abs=0.02)
-  assert "AUROC" in report(evaluated, config, finished_run)
+  assert "AUROC" in summary(evaluated, config, finished_run)
   with pytest.raises(train.RunError, match=r"evaluate\.ood: got 'inverse'.*did you mean 'inverted'"):
     check(runs.make_config({"evaluate.ood": ("inverse",)}))
 
@@ -166,7 +166,7 @@ def test_further_measures(finished_run, light_runs):
   assert found["test/conformal_size"] == pytest.approx(sets.sum(-1).mean(), abs=0.02)
   assert found["test/conformal_coverage"] == pytest.approx(sets[np.arange(len(p)), labels].mean(), abs=0.02)
   assert abs(found["test/aps_coverage"] - 0.8) < 4 * np.sqrt(0.8 * 0.2 * (1 / len(p) + 1 / len(worst)))
-  told = report(found, config, finished_run)
+  told = summary(found, config, finished_run)
   assert all(word in told for word in ("MCE", "adaptive ECE", "at temperature", "conformal sets", "aps sets"))
 
 
@@ -234,7 +234,7 @@ def test_laplace_of_the_last_layer(tmp_path):
   assert found["test/laplace_error"] == np.mean(log_probs.argmax(-1) != data.test.labels)
   bins = oracles.ece_bins(log_probs, data.test.labels, np.ones(128), 15)
   assert found["test/laplace_ece"] == pytest.approx(oracles.ece(bins), abs=0.01)
-  assert "by Laplace" in report(found, trained, tmp_path)
+  assert "by Laplace" in summary(found, trained, tmp_path)
 
 
 def test_laplace_of_weights_that_are_drawn_is_refused():

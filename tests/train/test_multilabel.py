@@ -12,7 +12,7 @@ from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.jobs.measures import OF_THE_SPLIT, Predicted
-from jaxreg.train.jobs.report import report
+from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 
 FIELDS = {
@@ -114,7 +114,7 @@ def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   fits = [at for at in held.ravel() if rate(held, DATA.val.labels, at).sum() + 1 <= 0.1 * (number + 1)]
   assert found["test/conformal_risk_missed"] == pytest.approx(rate(yes, labels, max(fits)).mean(), abs=1e-3)
   assert found["test/conformal_risk_size"] == pytest.approx((yes >= max(fits)).sum(1).mean(), abs=1e-2)
-  told = report(found, config, trained)
+  told = summary(found, config, trained)
   assert all(word in told for word in ("AUROC", "average precision", "F1: ", "F1, tuned", "conformal_risk"))
 
 

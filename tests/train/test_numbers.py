@@ -16,7 +16,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split, known
 from jaxreg.train.jobs.flatness.network_at_point import with_weights
-from jaxreg.train.jobs.report import report
+from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 from jaxreg.train.step.batch import Standard
 from jaxreg.train.step.metrics import summarize
@@ -201,7 +201,7 @@ def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   assert found["test/conformal_coverage"] == pytest.approx(covered, abs=1e-6)
   with pytest.raises(ValueError, match="classify needs a model of classes"):
     predict.classify(DATA.test.inputs)
-  told = report(found, config, trained)
+  told = summary(found, config, trained)
   assert all(word in told for word in ("RMSE", "R2", "conformal intervals hold", "by Laplace: NLPD"))
 
 

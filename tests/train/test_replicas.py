@@ -91,7 +91,7 @@ def test_means_and_intervals(single, tmp_path):
   config = replicated(job="evaluate")
   evaluated = train.evaluate(config, tmp_path / "run")
   assert evaluated == {"step": 12} | {k: v for k, v in results.items() if k.startswith("test/")}
-  report = train.report(evaluated, config, tmp_path / "run")
+  report = train.summary(evaluated, config, tmp_path / "run")
   error, half = 100 * results["test/error"], 100 * results["test/error_ci95"]
   assert f"error {error:.2f} ± {half:.2f}%" in report
 

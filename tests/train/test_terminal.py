@@ -43,7 +43,7 @@ def test_a_job_leaves_less_than_a_screen(name, tmp_path, light_runs, monkeypatch
   config, workdir = runs.make_config({**SHORT, **fields}), Path("run")
   with terminal.Terminal() as shown, monkeypatch.context() as patch:
     patch.setattr("sys.stderr", shown.file)
-    print(train.report(job(config, workdir), config, workdir), file=shown.file)
+    print(train.summary(job(config, workdir), config, workdir), file=shown.file)
   assert 5 < len(shown.lines) < 24
   named = {line for line in shown.lines if line.endswith(".png")}
   assert named == {str(file.relative_to(tmp_path)) for file in (tmp_path / "run").glob("figures/*.png")}

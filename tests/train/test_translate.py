@@ -85,7 +85,7 @@ def test_the_files(text_folder, workdir, translated):
     assert results[f"{name}/bleu"] == saved[f"{name}/bleu"] == pytest.approx(expected)
     assert saved["replicas"][name] == [results[f"{name}/bleu"]]
   assert len(set(found["greedy"])) > 1
-  assert "greedy BLEU" in train.report(results, config, workdir)
+  assert "greedy BLEU" in train.summary(results, config, workdir)
 
 
 def test_greedy_is_the_argmax_of_the_whole_model(text_folder, workdir):

@@ -19,7 +19,7 @@ OPTION = object()  # the default of a field whose function has it in its signatu
 
 MOST_STEPS = "1e9"  # only a slip exceeds this and the other upper bounds, and a run would not survive it
 
-Job = Literal["train", "evaluate", "compare", "flatness", "translate", "check_data"]
+Job = Literal["train", "evaluate", "compare", "flatness", "translate", "report", "check_data"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Checkpoints = Literal["latest", "best"]
 Mask = Literal["kernels_only", "no_branches", "everything"]
@@ -102,8 +102,13 @@ def analysis(name: str) -> Reads:
   return lambda flat: flat["job"] == "flatness" and name in flat["flatness.analyses"]
 
 
+def evaluates(flat: Flat) -> bool:
+  return flat["job"] in ("evaluate", "translate", "report")
+
+
 def measured(flat: Flat) -> bool:
-  return flat["job"] in ("evaluate", "translate") and bool(flat["evaluate.measures"])
+  evaluates = flat["job"] in ("evaluate", "translate") and bool(flat["evaluate.measures"])
+  return evaluates or flat["job"] == "report"
 
 
 def reads_streams(flat: Flat) -> bool:
@@ -328,9 +333,25 @@ Measure = Literal[
 ]
 
 
+ReportSection = Literal[
+  "errors",
+  "residuals",
+  "calibration",
+  "selective",
+  "conformal",
+  "ood",
+  "corruptions",
+  "adversarial",
+  "flatness",
+  "noise",
+]
+
+
 class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="prediction"):
-  checkpoint: Checkpoints = field("latest", "Checkpoint to evaluate.", scope="call")
-  split: Literal["train", "val", "test"] = field("test", "Split to evaluate.", scope="call")
+  checkpoint: Checkpoints = field("latest", "Checkpoint to evaluate.", read_when=evaluates, scope="call")
+  split: Literal["train", "val", "test"] = field(
+    "test", "Split to evaluate.", read_when=evaluates, scope="call"
+  )
   mc_samples: int = field(
     0, "A prediction is the mean over this many draws of the noise; 0: without noise.", "[0, 1e6]", always
   )
@@ -358,6 +379,12 @@ class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="predicti
     "or laplace (of the last layer), which learn from the validation split.",
   )
   alpha: float = field(0.1, "How often a conformal set may miss a label.", "[0, 1]", measured)
+
+
+class Report(Group, read_when=by_job("report"), scope="call"):
+  against: str = field("", "Work directory of a run of the same data to compare with.")
+  minutes: float = field(5.0, "Budget of a report card, which chooses examples and products.", "(0, 1e4]")
+  sections: tuple[ReportSection, ...] = field((), "Sections of the card; (): all.")
 
 
 class Translate(Group, function=models.beam_decode, read_when=by_job("translate"), scope="call"):
@@ -494,6 +521,7 @@ class Config(Group):
   optimizer: Optimizer
   checkpoint: Checkpoint
   evaluate: Evaluate
+  report: Report
   translate: Translate
   compare: Compare
   flatness: Flatness

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration
+from jaxreg.reports._statistics import conformal_intervals, conformal_sets
 from jaxreg.train import keys
 from jaxreg.train.data.dataset import known
 from jaxreg.train.data.placement import Source
@@ -71,10 +72,8 @@ def _sets(
   name: str, ours: Array, shown: Predicted, theirs: Array, held_out: Predicted, alpha: float
 ) -> dict[str, Any]:
   """How often the sets hold the label, and their mean number of classes."""
-  threshold = calibration.conformal_threshold(theirs, held_out.labels, alpha=alpha, where=held_out.where)
-  sets = np.asarray(ours <= threshold)
-  covered = np.take_along_axis(sets, np.maximum(shown.labels, 0)[..., None], axis=-1)[..., 0]
-  sizes = sets.sum(axis=-1)
+  given = theirs, held_out.labels
+  covered, sizes = conformal_sets(ours, shown.labels, *given, alpha=alpha, where=held_out.where)
   return {f"{name}_coverage": covered[shown.where].mean(), f"{name}_size": sizes[shown.where].mean()}
 
 
@@ -83,11 +82,10 @@ def _intervals(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str,
   coverages: list[float] = []
   widths: list[float] = []
   for ours, theirs in zip(_intervals_of_targets(shown), _intervals_of_targets(held_out), strict=True):
-    low, high, labels, where = theirs
-    scores = calibration.interval_scores(low, high, labels, where=where)
-    margin = calibration.conformal_threshold(scores, alpha=alpha, where=where)
-    low, high, labels, where = ours
-    sums = calibration.interval_coverage(low - margin, high + margin, labels, where=where)
+    *ends, their_labels, their_where = theirs
+    *mine, labels, where = ours
+    low, high = conformal_intervals(mine, ends, their_labels, alpha=alpha, where=their_where)
+    sums = calibration.interval_coverage(low, high, labels, where=where)
     coverages.append(float(sums.covered / sums.count))
     widths.append(float(sums.width / sums.count))
   return {"conformal_coverage": np.mean(coverages), "conformal_width": np.mean(widths)}

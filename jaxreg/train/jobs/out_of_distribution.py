@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from jaxreg import calibration, losses
+from jaxreg.reports._statistics import noise_like, rotated
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.data.sources import digits
@@ -19,16 +20,11 @@ def _rotated(inputs: np.ndarray, scale: float) -> np.ndarray:
   del scale
   if inputs.shape[1] != inputs.shape[2]:
     raise RunError(f"evaluate.ood: rotated needs square images, got {inputs.shape[1:]}")
-  return np.rot90(inputs, axes=(1, 2)).copy()
+  return rotated(inputs)
 
 
 def _inverted(inputs: np.ndarray, scale: float) -> np.ndarray:
   return (scale - inputs).astype(inputs.dtype)
-
-
-def _noise(inputs: np.ndarray, scale: float) -> np.ndarray:
-  drawn = np.random.default_rng(0).uniform(0, scale, inputs.shape)
-  return drawn.round().astype(inputs.dtype) if inputs.dtype == np.uint8 else drawn.astype(inputs.dtype)
 
 
 def _digits(inputs: np.ndarray, scale: float) -> np.ndarray:
@@ -42,7 +38,7 @@ def _digits(inputs: np.ndarray, scale: float) -> np.ndarray:
 KINDS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
   "rotated": _rotated,
   "inverted": _inverted,
-  "noise": _noise,
+  "noise": lambda inputs, scale: noise_like(inputs, 0, scale),
   "digits": _digits,
 }
 

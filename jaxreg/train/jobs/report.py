@@ -1,113 +1,129 @@
-"""The results of a job in a few lines for people."""
+"""`job = report`: a report card of a run, and another run beside it."""
 
-import re
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
+
+from jaxreg import reports
+from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.config.choices import Config
-from jaxreg.train.files import Table
-from jaxreg.train.jobs.check_data import report_lines
-from jaxreg.train.jobs.compare import markdown
-from jaxreg.train.jobs.flatness.job import markdown as flatness_lines
-from jaxreg.train.step.metrics import few_runs, shown
+from jaxreg.train.data.dataset import Split
+from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.files import Table, check_no_links, local_path
+from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weights
+from jaxreg.train.jobs.flatness.requirements import host_batch
+from jaxreg.train.jobs.model_inputs import is_integer
+from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
+from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.targets import Numbers
+from jaxreg.typing import Array, Key, Params
+
+FOLDER = "report"
 
 
-def report(results: Table, config: Config, workdir: Path) -> str:
-  """The results as a few lines for people, with the paths of the figures."""
-  if config.job == "compare":
-    where = f"in {workdir}: compare.md, compare.json, and a folder a run"
-    return "\n".join([markdown(results), where, *_figures(workdir)])
-  if config.job == "flatness":
-    where = f"in {workdir}: flatness.json, and a folder a run"
-    return "\n".join([flatness_lines(results), where, *_figures(workdir)])
-  if config.job == "translate":
-    found = "   ".join(
-      f"{name} BLEU {shown(results, f'{name}/bleu', digits=2)}" for name in ("greedy", "beam")
+def report(config: Config, workdir: Path) -> Table:
+  """Makes a card of each replica below `workdir/report`, and compares them with those of `report.against`.
+
+  Raises:
+    RunError: for a run whose labels are not one class or number for each example, or whose data are read
+      batch by batch.
+  """
+  if jax.process_count() > 1:
+    raise RunError(f"job: report runs in one process, here are {jax.process_count()}")
+  runs = {workdir: config}
+  if config.report.against:
+    other = local_path(config.report.against, "report.against")
+    if other.resolve() == workdir.resolve():
+      raise RunError(f"report.against: must be another run than {workdir}")
+    runs[other] = restore_config(config, other)
+  cards = {folder: _cards(each, folder) for folder, each in runs.items()}
+  pages = [card / "report.html" for card in cards[workdir]]
+  labels = [folder.name for folder in cards]
+  if len(labels) > 1:
+    labels = labels if len({*labels}) == len(labels) else [str(folder) for folder in cards]
+    out = workdir / FOLDER / f"against-{labels[1].replace('/', '_')}"
+    try:
+      reports.compare(dict(zip(labels, cards.values(), strict=True)), out=out, title=" and ".join(labels))
+    except ValueError as error:
+      raise RunError(f"report.against: {one_line(error)}") from error
+    pages.insert(0, out / "report.html")
+  sections = json.loads((cards[workdir][0] / "report.json").read_text())["sections"]
+  missing = {name: each["reason"] for name, each in sections.items() if each["status"] != "done"}
+  return {"pages": [*map(str, pages)], "sections": len(sections) - len(missing), "missing": missing}
+
+
+def lines(results: Table) -> str:
+  """The pages of a report, and what is not on them."""
+  missing = [f"not on the card: {name}: {reason}" for name, reason in results["missing"].items()]
+  return "\n".join([f"{results['sections']} sections", *missing, *results["pages"]])
+
+
+def _cards(config: Config, workdir: Path) -> list[Path]:
+  """The folders of the cards of a run, one for each replica."""
+  check_no_links(workdir)
+  run = restore_states(config, workdir)
+  split, val, train = run.dataset.splits()[config.evaluate.split], run.dataset.val, run.dataset.train
+  for each in (split, val, train):
+    _check(each)
+  folders: list[Path] = []
+  for number, state in enumerate(run.each()):
+    state = run.program.predicting(state)
+    folder = workdir / FOLDER / (f"seed-{config.seed + number}" if run.number > 1 else "")
+    batch = with_weights(host_batch(train))
+    network = make_networks(run.program, state.params, batch, ("*",))(state)
+    held_out = None if np.array_equal(val.labels, split.labels) else _data(run, val)
+    target, seeds = run.program.target, f", seed {config.seed + number}" if run.number > 1 else ""
+    reports.report(
+      _predict_fn(run, state),
+      _data(run, split),
+      params=state.params,
+      loss_fn=network.loss_fn,
+      held_out=held_out,
+      train=batch,
+      out=folder,
+      sections=config.report.sections or None,
+      minutes=config.report.minutes / run.number,
+      title=f"{workdir.name}: {run.program.name}, step {run.step}{seeds}",
+      class_names=run.dataset.describe().class_names,
+      alpha=config.evaluate.alpha,
+      levels=target.levels if isinstance(target, Numbers) else (),
+      value_range=(0.0, 1.0) if is_integer(str(split.inputs.dtype)) else None,
     )
-    where = f"in {workdir}: translations.txt, translate.json"
-    return f"{config.evaluate.split}, checkpoint of step {results['step']}\n{found}\n{where}"
-  if config.job == "check_data":
-    return "\n".join(report_lines(results))
-  lines = []
-  for split in ("train", "val", "test"):
-    if f"{split}/error" in results:
-      error = shown(results, f"{split}/error", factor=100, digits=2)
-      nll = shown(results, f"{split}/nll", digits=4)
-      ece = shown(results, f"{split}/ece", factor=100, digits=2)
-      lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
-      lines += _further(results, split)
-    if f"{split}/rmse" in results:
-      names = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nlpd": "NLPD", "pinball": "pinball loss"}
-      found = {title: f"{split}/{name}" for name, title in names.items() if f"{split}/{name}" in results}
-      lines.append(
-        f"{split:5} "
-        + "   ".join(f"{title} {shown(results, name, digits=4)}" for title, name in found.items())
-      )
-      if f"{split}/coverage" in results:
-        coverage = shown(results, f"{split}/coverage", factor=100, digits=1)
-        width = shown(results, f"{split}/width", digits=4)
-        lines.append(f"      intervals hold {coverage}% of the targets, mean width {width}")
-      lines += _further(results, split)
-  for name in results:
-    if re.fullmatch(r"ood/.*_auroc", name):
-      kind, score = name.removeprefix("ood/").removesuffix("_auroc").split("/")
-      auroc, fpr = (
-        shown(results, f"ood/{kind}/{score}_{end}", factor=100, digits=1) for end in ("auroc", "fpr95")
-      )
-      lines.append(f"{kind:8} by {score:10} AUROC {auroc}%   FPR at 95 % {fpr}%")
-  what = f"{config.method.name}, checkpoint of step {results['step']}"
-  number, members = config.replicas // config.ensemble, config.ensemble
-  if number > 1:
-    each = "seeds" if members == 1 else f"ensembles of {members}"
-    what += f", {number} {each}, mean ± 95 % confidence interval"
-    lines += filter(None, [few_runs(number)])
-  elif members > 1:
-    what += f", an ensemble of {members}"
-  if config.job == "train":
-    lines.append(f"in {workdir}: results.json, metrics.jsonl, checkpoints/")
-    lines += _figures(workdir)
-  return "\n".join([what, *lines])
+    folders.append(folder)
+  return folders
 
 
-def _further(results: Table, split: str) -> list[str]:
-  """Lines on `evaluate.measures`."""
-  lines, indent = [], " " * 6
-  percent = lambda name: f"{shown(results, f'{split}/{name}', factor=100, digits=2)}%"
-  if errors := [name for name in ("mce", "adaptive_ece", "classwise_ece") if f"{split}/{name}" in results]:
-    texts = [f"{name.replace('_ece', ' ECE').replace('mce', 'MCE')} {percent(name)}" for name in errors]
-    lines.append(indent + "   ".join(texts))
-  if f"{split}/temperature" in results:
-    temperature, nll = (
-      shown(results, f"{split}/{name}", digits=4) for name in ("temperature", "tempered_nll")
+def _check(split: Split) -> None:
+  if not isinstance(split.inputs, np.ndarray) or split.labels.ndim != 1:
+    raise RunError(
+      "job: report needs data in memory with one class or number for each example, "
+      f"got {type(split.inputs).__name__} and labels {split.labels.shape}"
     )
-    lines.append(f"{indent}at temperature {temperature}: NLL {nll}   ECE {percent('tempered_ece')}")
-  if f"{split}/laplace_nll" in results:
-    likelihood = f"NLL {shown(results, f'{split}/laplace_nll', digits=4)}   ECE {percent('laplace_ece')}"
-    lines.append(f"{indent}by Laplace: error {percent('laplace_error')}   {likelihood}")
-  for name in ("conformal", "aps"):
-    if f"{split}/{name}_size" in results:
-      size = shown(results, f"{split}/{name}_size", digits=3)
-      lines.append(f"{indent}{name} sets: {size} classes, with the label in {percent(f'{name}_coverage')}")
-  if f"{split}/conformal_width" in results:
-    width = shown(results, f"{split}/conformal_width", digits=4)
-    lines.append(f"{indent}conformal intervals hold {percent('conformal_coverage')}, mean width {width}")
-  if f"{split}/laplace_nlpd" in results:
-    nlpd = shown(results, f"{split}/laplace_nlpd", digits=4)
-    lines.append(
-      f"{indent}by Laplace: NLPD {nlpd}, 90 % intervals hold {percent('laplace_coverage')}, "
-      f"mean width {shown(results, f'{split}/laplace_width', digits=4)}"
-    )
-  if f"{split}/conformal_risk_size" in results:
-    size = shown(results, f"{split}/conformal_risk_size", digits=3)
-    missed = percent("conformal_risk_missed")
-    lines.append(f"{indent}conformal_risk sets: {size} labels, {missed} of an example's labels missed")
-  titles = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1", "tuned_f1": "F1, tuned"}
-  for name, title in titles.items():
-    if f"{split}/{name}_macro" in results:
-      macro, micro = percent(f"{name}_macro"), percent(f"{name}_micro")
-      lines.append(f"{indent}{title}: {macro} in the mean of the labels, {micro} of all answers")
-  return lines
 
 
-def _figures(workdir: Path) -> list[str]:
-  """The paths of the figures, a line each."""
-  return [str(file) for file in sorted((workdir / "figures").glob("*.png"))]
+def _data(run: RestoredRun, split: Split) -> dict[str, np.ndarray]:
+  """The examples in the model's units."""
+  inputs = split.inputs.astype(np.float32) / run.program.scale
+  return {"inputs": inputs, "labels": split.labels}
+
+
+def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Any]:
+  """`(params, inputs, *, key=None) -> predictions`; with a key, under one draw of the training's noise."""
+  program, target = run.program, run.program.target
+  noisy = not program.abstract.model_state and program.extras.draw is None
+  means_alone = isinstance(target, Numbers) and target.predicts == "means"
+
+  def predict(params: Params, inputs: Any, *, key: Key | None = None) -> Array:
+    if key is None or not noisy:
+      found = program.predict_fn(state.replace(params=params), inputs, jax.random.clone(state.key))
+    else:
+      network, rule = jax.random.split(key)
+      outputs, _ = program.apply_fn(params, state.model_state, inputs, key=network, train=True)
+      found = target.original(program.method.predict(rule, **outputs, **program.predict_options))
+    return found[..., :1] if means_alone else found
+
+  return predict

@@ -28,7 +28,7 @@ def test_lines_of_a_training(replicas, ensemble, said):
     "test/nll": 0.05123,
     "test/ece": 0.004,
   }
-  lines = train.report(results, config, Path("run")).splitlines()
+  lines = train.summary(results, config, Path("run")).splitlines()
   assert lines[0] == f"{config.method.name}, checkpoint of step 24{said}"
   assert lines[1] == "test  error 1.67 ± 0.20%   NLL 0.0512   ECE 0.40%"
 

@@ -1,0 +1,119 @@
+"""Cards beside each other: paired intervals against SciPy, Holm's correction, and cards that continue."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import jaxreg
+from jaxreg import reports
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 3, 400)
+NOISE = RNG.normal(size=(400, 3))
+
+
+def log_softmax(logits):
+  return np.float32(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
+
+
+def predictions(skill, seed):
+  own = np.random.default_rng(seed).normal(size=(400, 3)) / 4
+  return log_softmax(skill * np.eye(3)[LABELS] + NOISE + own)
+
+
+def make(folder, skill, seed=1, **options):
+  options = {"sections": ("errors", "calibration", "selective")} | options
+  jaxreg.report(predictions(skill, seed), {"labels": LABELS}, out=folder, **options)
+  return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  top = tmp_path_factory.mktemp("cards")
+  return {
+    f"{skill} {seed}": make(top / f"{skill}-{seed}", skill, seed) for skill in (1.0, 2.0) for seed in (1, 2)
+  }
+
+
+def nll(skill, seed):
+  return -predictions(skill, seed)[np.arange(400), LABELS].astype(float)
+
+
+def test_differences_are_paired_and_as_scipy_has_them(folders, tmp_path):
+  found = reports.compare({"a": folders["1.0 1"], "b": folders["2.0 1"]}, out=tmp_path)["differences"]["b"]
+  less = nll(2.0, 1) - nll(1.0, 1)
+  got = found["calibration/nll"]
+  assert got["value"] == pytest.approx(less.mean(), rel=1e-4)
+  want = stats.bootstrap((less,), np.mean, method="basic", n_resamples=4000, rng=1).confidence_interval
+  assert (got["low"], got["high"]) == pytest.approx(want, abs=0.15 * (want.high - want.low))
+  assert got["real"]
+  wrong = [(predictions(skill, 1).argmax(1) != LABELS).mean() for skill in (1.0, 2.0)]
+  assert found["errors/error"]["value"] == pytest.approx(wrong[1] - wrong[0], abs=1e-6)
+  assert {"calibration/ece", "calibration/brier", "selective/aurc"} <= {*found}
+  page = (tmp_path / "report.html").read_text()
+  assert "What differs beyond chance" in page
+  assert "Calibration: NLL" in page
+  assert json.loads((tmp_path / "report.json").read_text())["differences"]["b"]["calibration/nll"] == got
+
+
+def test_p_values_are_corrected_as_by_holm(folders, tmp_path):
+  found = reports.compare({"a": folders["1.0 1"], "b": folders["1.0 2"]}, out=tmp_path)["differences"]["b"]
+  p = np.sort([each["p"] for each in found.values()])
+  bound = 0.05 / np.arange(len(p), 0, -1)
+  rejected = len(p) if (p <= bound).all() else int(np.argmin(p <= bound))
+  assert sum(each["real"] for each in found.values()) == rejected == 0
+  assert "Nothing does" in (tmp_path / "report.html").read_text()
+  same = reports.compare({"a": folders["1.0 1"], "b": folders["1.0 1"]}, out=tmp_path)["differences"]["b"]
+  assert {each["p"] for each in same.values()} == {1.0}
+
+
+def test_seeds_are_drawn_too(folders, tmp_path):
+  pairs = {"a": [folders["1.0 1"], folders["1.0 2"]], "b": [folders["2.0 1"], folders["2.0 2"]]}
+  found = reports.compare(pairs, out=tmp_path)["differences"]["b"]["calibration/nll"]
+  less = sum(nll(2.0, seed) - nll(1.0, seed) for seed in (1, 2)).mean() / 2
+  assert found["value"] == pytest.approx(less, rel=1e-4)
+  assert "mean of 2 seeds" in (tmp_path / "report.html").read_text()
+
+
+def test_other_examples_are_no_pairs(folders, tmp_path):
+  jaxreg.report(predictions(1.0, 1)[:50], {"labels": LABELS[:50]}, out=tmp_path / "few", sections=("errors",))
+  with pytest.raises(ValueError, match="must be of the same examples, key and sections; b differs from a"):
+    reports.compare({"a": folders["1.0 1"], "b": tmp_path / "few"}, out=tmp_path / "out")
+  with pytest.raises(ValueError, match="no card can be read in"):
+    reports.compare({"a": folders["1.0 1"], "b": tmp_path / "none"}, out=tmp_path / "out")
+  with pytest.raises(ValueError, match="at least two models"):
+    reports.compare({"a": folders["1.0 1"]}, out=tmp_path / "out")
+
+
+def test_a_card_continues_after_an_interruption(folders, tmp_path, monkeypatch):
+  """Ctrl-C in the second section leaves a page with the first; the same call then makes the others only."""
+  section = reports._report.OF_CLASSES["calibration"]
+
+  def stop(model, options):
+    raise KeyboardInterrupt
+
+  monkeypatch.setitem(reports._report.OF_CLASSES, "calibration", stop)
+  with pytest.raises(KeyboardInterrupt):
+    make(tmp_path / "card", 1.0)
+  page = (tmp_path / "card" / "report.html").read_text()
+  assert "Calibration: not computed yet" in page
+  monkeypatch.setitem(reports._report.OF_CLASSES, "calibration", section)
+  monkeypatch.setitem(reports._report.OF_CLASSES, "errors", stop)  # it is not computed again
+  make(tmp_path / "card", 1.0)
+  whole, card = (
+    json.loads((folder / "report.json").read_text()) for folder in (folders["1.0 1"], tmp_path / "card")
+  )
+  strip = lambda table: {name: each["numbers"] for name, each in table["sections"].items()}
+  assert strip(card) == strip(whole)
+
+
+def test_other_predictions_or_options_start_anew(folders, tmp_path):
+  shutil.copytree(folders["1.0 1"], tmp_path / "card")
+  before = json.loads((tmp_path / "card" / "report.json").read_text())
+  make(tmp_path / "card", 1.0, seed=2, sections=("errors",))
+  after = json.loads((tmp_path / "card" / "report.json").read_text())
+  assert after["fingerprint"] != before["fingerprint"]
+  assert {*after["sections"]} == {"errors"}
