@@ -24,6 +24,15 @@ def mc_dropout_band(it):
   assert np.abs(it["mean"] - it["truth"](it["at"]))[inside].mean() < 0.3
 
 
+def report_card(it):
+  assert {card["sections"][name]["status"] for card in it["cards"].values() for name in card["asked"]} == {
+    "done"
+  }
+  assert (it["folder"] / "both" / "report.html").stat().st_size > 50_000
+  error = it["compared"]["differences"]["dropout"]["errors/error"]
+  assert error["first"] < 0.1
+
+
 def deep_ensemble(it):
   assert it["nll"](it["ensemble"].mean_log_probs) < np.mean(it["alone"])  # Jensen
   near = it["ensembles"].uncertainty(it["predict"](it["train"][0])).mutual_information.mean()
