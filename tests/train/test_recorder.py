@@ -13,6 +13,7 @@ from jaxreg.train.run import manifest
 from jaxreg.train.run.health import check_finite, largest_parts
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.recorder import Recorder
+from jaxreg.train.step.metrics import averaged
 
 
 class FakeLog:
@@ -23,7 +24,7 @@ class FakeLog:
     self.steps += 1
 
   def write(self, step, values):
-    self.records.append((step, values))
+    self.records.append((step, averaged(values)))
 
 
 def metrics(loss, count=2.0):

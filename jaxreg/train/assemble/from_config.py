@@ -2,8 +2,10 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +49,7 @@ from jaxreg.train.step.regularizers import (
   most_labels,
 )
 from jaxreg.train.step.schedule import make_schedule
+from jaxreg.train.step.state import SweptState
 from jaxreg.train.step.step import make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.typing import Array, Key, Objective, Params, PyTree
@@ -69,6 +72,47 @@ def build(
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(_of_a_field(first_line(error), config)) from error
   compatibility.check_numbers(config)
+  return program
+
+
+def sweep(program: Program, config: Config, data: DataSpec, fields: Sequence[str]) -> Program:
+  """The `program` of `config` for runs that differ in the numbers of these fields, which are traced.
+
+  `init` takes a seed and the values of the fields by name, which the state keeps.
+
+  Raises:
+    RunError: if the values decide what the functions are, so that no program serves several of them.
+  """
+  length = compatibility.length(config, data.sizes)
+
+  def of(strengths: Mapping[str, Array]) -> Program:
+    traced = config.copy_and_resolve_references().unlock()
+    with traced.ignore_type():
+      traced.update_from_flattened_dict(strengths)
+    return _assemble(traced, data, None, **length)
+
+  def init(start: tuple[Array, dict[str, Array]]) -> SweptState:
+    seed, strengths = start
+    return SweptState(**vars(of(strengths).init(seed)), strengths=strengths)
+
+  def swept(name: str) -> Callable[..., PyTree]:
+    def function(state: SweptState, *args: PyTree, **given: Any) -> PyTree:
+      return getattr(of(state.strengths), name)(state, *args, **given)
+
+    return function
+
+  number = jax.ShapeDtypeStruct((), jnp.float32)
+  functions = ("train_step", "predict_fn", "predict_step", "eval_step")
+  try:
+    program = dataclasses.replace(
+      program,
+      init=init,
+      abstract=jax.eval_shape(init, (jax.ShapeDtypeStruct((), jnp.uint32), dict.fromkeys(fields, number))),
+      **{name: swept(name) for name in functions},
+    )
+    _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
+  except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
+    raise RunError(f"{', '.join(fields)}: cannot be traced ({first_line(error)})") from error
   return program
 
 

@@ -406,6 +406,9 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
   choose: Best = field(
     "auto", "The metric that chooses among the settings of the grid; auto: as in checkpoint.best."
   )
+  together: Literal["never", "auto"] = field(
+    "never", "auto: runs that differ only in strengths and seeds train in one program, where replicas may."
+  )
 
 
 class Profile(Group, read_when=analysis("profile")):

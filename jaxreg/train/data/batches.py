@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -51,7 +51,7 @@ class Order:
     balanced: how an epoch draws all classes equally often; None takes each example once.
   """
 
-  seeds: range
+  seeds: Sequence[int]
   num_examples: int
   batch_size: int
   drawn: tuple[np.ndarray, ...] = ()

@@ -38,7 +38,7 @@ class Vmap:
     return states
 
   def pick(self, states: Any, replica: int) -> Any:
-    return jax.tree.map(lambda x: _cloned(x)[replica], states)
+    return jax.tree.map(lambda x: cloned(x)[replica], states)
 
   def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Step, Place]:
     return make_step(train_step, self.mesh, replicas=True, scan=scan)
@@ -119,10 +119,10 @@ def _split(stacked: Any) -> tuple[Any, ...]:
 
 
 def _stack(*states: Any) -> Any:
-  return jax.tree.map(lambda *leaves: jnp.stack([_cloned(x) for x in leaves]), *states)
+  return jax.tree.map(lambda *leaves: jnp.stack([cloned(x) for x in leaves]), *states)
 
 
-def _cloned(x: Array) -> Array:
+def cloned(x: Array) -> Array:
   """The array itself; for keys a clone, because storing a key does not use it up."""
   return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 

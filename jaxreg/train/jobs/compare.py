@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, check_no_links, write_figures, write_json, write_text
 from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
+from jaxreg.train.jobs.together import Planned, train_together
 from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import progress
@@ -52,8 +52,7 @@ def compare(config: Config, workdir: Path) -> Table:
   processes.everywhere(lambda: check_no_links(workdir))
   rows = compared_rows(config)
   _check_all(config, rows)
-  searches = sum(len(row.grid) for row in rows if len(row.grid) > 1)
-  total, numbers = searches + len(rows), itertools.count(1)
+  total, numbers = sum(len(_searched(row)) for row in rows) + len(rows), itertools.count(1)
 
   def say(what: str) -> str:
     """Reports the next run; returns its name beside the bar."""
@@ -61,18 +60,26 @@ def compare(config: Config, workdir: Path) -> Table:
     progress(f"compare: {run}")
     return run
 
+  def trained(runs: list[Planned]) -> list[Table]:
+    """The results of each run."""
+    if config.compare.together == "auto":
+      train_together(runs)
+    return [train(run.config, run.folder, part=say(run.label)) for run in runs]
+
+  searches = [_planned(config, workdir, row, setting) for row in rows for setting in _searched(row)]
+  found = iter(trained(searches))
+  chosen = [_chosen(config, row, [next(found) for _ in _searched(row)]) for row in rows]
+  finals = [
+    _planned(config, workdir, row, setting, seeds=config.compare.seeds)
+    for row, (setting, _) in zip(rows, chosen, strict=True)
+  ]
   table: Table = {}
   folders: dict[str, Path] = {}
-  for row in rows:
-    chosen, search = _search(config, workdir, row, say)
-    final = _run_config(config, row, chosen, seeds=config.compare.seeds)
-    part = say(f"{row.label}, {config.compare.seeds} seeds")
-    folder = workdir / "rows" / row_folder(row.label, final)
-    results = train(final, folder, part=part)
+  for row, (setting, search), final, results in zip(rows, chosen, finals, trained(finals), strict=True):
     metrics = [name for name in COLUMNS if name in results]
     runs = results.get("replicas") or {name: [results[name]] for name in metrics}
-    table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in metrics}}
-    folders[row.label] = folder
+    table[row.label] = {"setting": setting, "search": search, "runs": {name: runs[name] for name in metrics}}
+    folders[row.label] = final.folder
 
   first = next(iter(table.values()))["runs"]
   for entry in table.values():
@@ -134,17 +141,26 @@ def markdown(results: Table) -> str:
   return "".join(table) + (f"\n{note}\n" if note else "")
 
 
-def _search(config: Config, workdir: Path, row: Row, say: Callable[[str], str]) -> tuple[Fields, list[Table]]:
+def _searched(row: Row) -> list[Fields]:
+  """The settings of a row that the search trains: none if there is no choice."""
+  return row.grid if len(row.grid) > 1 else []
+
+
+def _planned(config: Config, workdir: Path, row: Row, setting: Fields, *, seeds: int = 0) -> Planned:
+  """The run of a row with a setting, from `seeds` seeds; without them, the run that searches from one."""
+  run = _run_config(config, row, setting, seeds=seeds or 1)
+  label = f"{row.label}, {f'{seeds} seeds' if seeds else _show(setting)}"
+  return Planned(label, run, workdir / ("rows" if seeds else "search") / row_folder(row.label, run))
+
+
+def _chosen(config: Config, row: Row, results: list[Table]) -> tuple[Fields, list[Table]]:
   """The setting to train from all seeds, and the validation metrics of all settings."""
-  if len(row.grid) == 1:
+  if not results:
     return row.grid[0], []
-  searched = []
-  for setting in row.grid:
-    run = _run_config(config, row, setting, seeds=1)
-    part = say(f"{row.label}, {_show(setting)}")
-    results = train(run, workdir / "search" / row_folder(row.label, run), part=part)
-    values = {name: value for name, value in results.items() if name.startswith("val/")}
-    searched.append({"setting": setting, **values})
+  searched = [
+    {"setting": setting, **{name: value for name, value in of_one.items() if name.startswith("val/")}}
+    for setting, of_one in zip(row.grid, results, strict=True)
+  ]
   # Of equal settings, the one with the better likelihood wins.
   best = min(
     searched,

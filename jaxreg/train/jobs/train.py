@@ -29,7 +29,6 @@ from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.results import final_metrics, write_results
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
-from jaxreg.train.step.metrics import averaged
 from jaxreg.typing import Params
 
 
@@ -100,7 +99,7 @@ def _train(
   ):
     step = saved.latest or 0
     states = restored_states(run, workdir, step) if step else initial_states(run, pretrained)
-    shown = {"eval_every": run.every.evaluate, "part": part, "check_there": there, "track": track}
+    shown = {"eval_every": run.every.evaluate, "part": part, "check_there": there, "tracks": [track]}
     with (
       make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
       open_log(workdir, start=step, program=program, **shown) as log,
@@ -121,7 +120,7 @@ def _train(
         raise Interrupted(run.interrupt.received, step)
       values, bins = evaluated
       check_finite(step, values)
-      log.write(step, {name: value for name, value in averaged(values).items() if "test/" in name})
+      log.write(step, {name: value for name, value in values.items() if "test/" in name})
   there()
   # Without these files, nothing can read the checkpoints.
   describe = functools.partial(workdirs.describe, workdir, flatten(config), dataset.describe())

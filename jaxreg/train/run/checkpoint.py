@@ -16,7 +16,7 @@ from jaxreg.train.devices.processes import first, is_first
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.errors import NothingToSave, RunError, first_line, one_line
 from jaxreg.train.run.manifest import clean, folders, good_steps, remove_manifest, write_manifest
-from jaxreg.train.step.metrics import chosen_metric
+from jaxreg.train.step.metrics import averaged, chosen_metric
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
@@ -84,11 +84,12 @@ class Checkpoints:
       if not at_once:
         self._clear_away()
 
-  def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
+  def save(self, step: int, state: Any, of_replicas: dict[str, Any] | None) -> None:
     """Starts saving `state`, which may be donated right after; does nothing if the step is saved already.
 
     A checkpoint without metrics is replaced when the metrics are known.
     """
+    metrics = None if of_replicas is None else averaged(of_replicas)
     again = step == self.latest
     if again and (self.measured or metrics is None):
       return

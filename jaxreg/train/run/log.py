@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tqdm import tqdm
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.errors import printable, shortened
 from jaxreg.train.run.metrics_file import MetricsFile
+from jaxreg.train.step.metrics import averaged, of_each
 from jaxreg.train.step.program import Program
 
 PART_WIDTH = 30  # characters of a part's name beside its bar
@@ -49,26 +50,28 @@ class Log:
 
   def __init__(
     self,
-    workdir: Path,
-    *,
+    *workdirs: Path,
     start: int,
     total: int,
     steps_per_epoch: int,
     eval_every: int = 0,
     part: str = "",
     check_there: Callable[[], None] = lambda: None,
-    track: Callable[[int, dict[str, float]], None] = lambda *_: None,
+    tracks: Sequence[Callable[[int, dict[str, float]], None]] = (),
   ):
     """A log of `total` steps.
 
     Args:
+      workdirs: the folder of the run, or of each of several runs that train side by side.
       eval_every: steps between evaluations; the last step is evaluated, too.
       check_there: raises if the work directory no longer belongs to this run.
-      track: takes each record, too.
+      tracks: for each folder, what takes each record, too.
     """
-    self._track = track
+    self._tracks = tracks
     self._bar, self._part, self._tenth = None, part, start * 10 // total
-    self._file = MetricsFile(workdir, start=start, say=self.say, check_there=check_there)
+    self._files = [
+      MetricsFile(workdir, start=start, say=self.say, check_there=check_there) for workdir in workdirs
+    ]
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._eval_every = eval_every or total
@@ -79,8 +82,9 @@ class Log:
       self._bar = tqdm(
         total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr, **options
       )
-    if self._file.damaged:
-      self.say(f"{workdir / 'metrics.jsonl'}: {self._file.damaged} damaged lines are left out")
+    for workdir, files in zip(workdirs, self._files, strict=True):
+      if files.damaged:
+        self.say(f"{workdir / 'metrics.jsonl'}: {files.damaged} damaged lines are left out")
 
   def __enter__(self) -> "Log":
     return self
@@ -91,18 +95,23 @@ class Log:
     self._say_held()
     # After a failed write, `close` fails again; that error must not replace the one with the reason.
     with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
-      self._file.close()
+      for files in self._files:
+        files.close()
 
   def step(self) -> None:
     """Moves the progress bar by one step."""
     if self._bar is not None:
       self._bar.update()
 
-  def write(self, step: int, values: dict[str, float]) -> None:
-    """Writes one record, and shows it."""
+  def write(self, step: int, of_replicas: dict[str, Any]) -> None:
+    """Writes and shows one record: the means of values `[replicas]`, with confidence intervals of several."""
     epoch = step / self._steps_per_epoch
-    self._file.write(step, epoch, values)
-    self._track(step, values)
+    each = [averaged(own) for own in of_each(of_replicas, len(self._files))]
+    for files, own in zip(self._files, each, strict=True):
+      files.write(step, epoch, own)
+    for track, own in zip(self._tracks, each):
+      track(step, own)
+    values = averaged(of_replicas)
     self._latest |= values
     if self._bar is None:
       self._say_line(step, values)
@@ -116,8 +125,9 @@ class Log:
       self._tenth = tenth
       self._say_values(step, _summary(self._latest, "train/loss", "val/error", "val/nll", "val/rmse"))
 
-  def show(self, step: int, values: dict[str, float]) -> None:
+  def show(self, step: int, of_replicas: dict[str, Any]) -> None:
     """Shows values of this step beside those of its evaluation, without a record."""
+    values = averaged(of_replicas)
     self._latest |= values
     if self._bar is None:
       self._held = (step, values)
@@ -173,12 +183,12 @@ class Silent:
   __exit__ = step = write = show = say = _nothing
 
 
-def open_log(workdir: Path, *, start: int, program: Program, **options: Any) -> "Log | Silent":
+def open_log(*workdirs: Path, start: int, program: Program, **options: Any) -> "Log | Silent":
   """The log of a run in the first process, a silent one in the others; `options` as for a `Log`."""
   if not is_first():
     return Silent()
   length = {"total": program.num_steps, "steps_per_epoch": program.steps_per_epoch}
-  return Log(workdir, start=start, **length, **options)
+  return Log(*workdirs, start=start, **length, **options)
 
 
 def say(line: str) -> None:

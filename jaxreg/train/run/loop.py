@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -13,13 +13,12 @@ from jaxreg.train.data.batches import Feed, Order
 from jaxreg.train.data.placement import Source
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import NothingToSave
-from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.health import CollapseGuard, Watchdog, check_finite, largest_parts
 from jaxreg.train.run.interrupt import Interrupt, Interrupted
 from jaxreg.train.run.intervals import Intervals, SaveClock, dispatches
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
-from jaxreg.train.step.metrics import averaged, chosen_metric, summarize
+from jaxreg.train.step.metrics import chosen_metric, summarize
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States
 
@@ -54,8 +53,17 @@ class Run:
   guard: Callable[[Callable[[str], None]], CollapseGuard]
 
 
+class Saved(Protocol):
+  """The checkpoints of a run, or of several runs side by side."""
+
+  @property
+  def measured(self) -> bool: ...
+  def save(self, step: int, state: Any, of_replicas: dict[str, Any] | None) -> None: ...
+  def wait(self) -> None: ...
+
+
 def train_steps(
-  run: Run, step: int, states: States, feed: Feed, saved: Checkpoints, log: Log | Silent, watchdog: Watchdog
+  run: Run, step: int, states: States, feed: Feed, saved: Saved, log: Log | Silent, watchdog: Watchdog
 ) -> tuple[int, States, dict[str, np.ndarray] | None]:
   """Trains from `step` to the last step, or until all replicas have stopped early.
 
@@ -100,7 +108,7 @@ def train_steps(
         stop, val = sums is None, None if sums is None else summarize(sums, "val")
       if evaluates and val is not None:
         check_finite(step, val)
-        values = averaged(val)
+        values = val
         log.write(step, values)
         if "val/nll" in val:
           guard.observe_evaluation(val["val/nll"], last=last)
@@ -129,7 +137,7 @@ def train_steps(
   return step, states, val
 
 
-def _rescue(run: Run, step: int, states: States, saved: Checkpoints) -> None:
+def _rescue(run: Run, step: int, states: States, saved: Saved) -> None:
   """Saves the states after an exception in the loop, if they are whole; one of several processes cannot."""
   alive = not any(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   if not step or not alive or jax.process_count() > 1:

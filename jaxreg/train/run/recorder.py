@@ -8,7 +8,7 @@ import jax
 from jaxreg.calibration import merge
 from jaxreg.train.run.health import CollapseGuard, check_finite
 from jaxreg.train.run.log import Log, Silent
-from jaxreg.train.step.metrics import averaged, summarize, to_host
+from jaxreg.train.step.metrics import summarize, to_host
 
 
 class Recorder:
@@ -61,21 +61,19 @@ class Recorder:
   def show(self, step: int) -> None:
     """Shows the means since the last record, without a record: an evaluation follows."""
     if self._total is not None:
-      self._log.show(step, self._means(summarize(self._total, "train")))
+      self._log.show(step, self._with_speed(summarize(self._total, "train")))
 
-  def _means(self, of_replicas: dict[str, Any]) -> dict[str, float]:
-    values = averaged(of_replicas)
-    if self._steps:
-      values["train/examples_per_second"] = self._steps * self._examples / self._seconds
-    return values
+  def _with_speed(self, of_replicas: dict[str, Any]) -> dict[str, Any]:
+    if not self._steps:
+      return of_replicas
+    return {**of_replicas, "train/examples_per_second": self._steps * self._examples / self._seconds}
 
   def write(self, step: int) -> None:
-    """Writes the means since the last record and, of several replicas, their 95 % confidence intervals."""
+    """Writes the means since the last record, of each replica."""
     if self._total is None:
       return
     of_replicas = summarize(self._total, "train")
-    values = self._means(of_replicas)
-    self._log.write(step, values)
+    self._log.write(step, self._with_speed(of_replicas))
     if self._guard is not None:
       self._guard.observe(self._recorded, of_replicas)
     self._total, self._recorded, self._steps, self._seconds = None, 0, 0, 0.0

@@ -2,7 +2,7 @@
 """Metrics as pairs (sum, count): addition merges them exactly over batches, devices and processes."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,14 +87,22 @@ def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
   return values
 
 
-def averaged(values: dict[str, np.ndarray]) -> dict[str, float]:
+def of_each(values: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
+  """The values `[replicas]` of each of `number` runs side by side; a plain number belongs to all of them."""
+  parts: dict[str, list[Any]] = {
+    name: np.split(value, number) if np.ndim(value) else [value] * number for name, value in values.items()
+  }
+  return [{name: part[run] for name, part in parts.items()} for run in range(number)]
+
+
+def averaged(values: Mapping[str, np.ndarray | float]) -> dict[str, float]:
   """Means over the replicas; several also give half the width of a 95 % confidence interval (Student's t)."""
   from scipy.special import stdtrit  # its import takes a moment, and help needs none
 
   means: dict[str, float] = {}
   for name, runs in values.items():
     means[name] = float(np.mean(runs))
-    if len(runs) > 1:
+    if np.size(runs) > 1:
       quantile = stdtrit(len(runs) - 1, 0.975)
       means[f"{name}_ci95"] = float(quantile * np.std(runs, ddof=1) / np.sqrt(len(runs)))
   return means

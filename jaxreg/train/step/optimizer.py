@@ -28,7 +28,7 @@ def make_optimizer(
   schedule: optax.Schedule,
   *,
   wrapper: Chosen | None = None,
-  weight_decay: float = 0.0,
+  weight_decay: float | Array = 0.0,
   decoupled: bool = False,
   mask: str = "kernels_only",
   clip_norm: float = 0.0,
@@ -57,7 +57,8 @@ def make_optimizer(
     An Optax chain, with the named parts as keys of its state.
   """
   name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
-  if own_decay and weight_decay and not decoupled:
+  decaying = not isinstance(weight_decay, int | float) or weight_decay > 0  # a traced rate may be 0
+  if own_decay and decaying and not decoupled:
     raise ValueError(f"decoupled must be True with {name}, which decouples the decay itself")
   rate = schedule(0) if name in NUMBERS else schedule
   given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
@@ -65,7 +66,7 @@ def make_optimizer(
   chain: dict[str, optax.GradientTransformation] = {}
   if clip_norm:
     chain["clip"] = optax.clip_by_global_norm(clip_norm)
-  if weight_decay and not decoupled:
+  if decaying and not decoupled:
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
   if wrapper is not None:
     inner, name = name, wrapper.name
@@ -73,7 +74,7 @@ def make_optimizer(
       step, chain = optax.named_chain(*chain.items(), (inner, step)), {}
     step = wrapper.bound()(step)
   chain[name] = step
-  if weight_decay and decoupled and not own_decay:
+  if decaying and decoupled and not own_decay:
 
     def rate_of_decay(step: ArrayLike) -> ArrayLike:
       return -weight_decay * schedule(step)
