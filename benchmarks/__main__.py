@@ -45,6 +45,7 @@ NAMES = (
   "dropmax_overhead",
   "group_softmax",
   "replicas",
+  "together",
   "input",
   "first_step",
   "import_time",

@@ -4,8 +4,8 @@
 them. `dropout_masks` and `mask_probs` enumerate the ensemble that dropout trains, `mc_predict` samples it,
 and `noise.scale_weights` scales the weights for it at test time. `ensemble_init` and `ensemble_apply` make
 and train stacked members; `sweep` trains a grid of strengths and seeds. `laplace_curvature`,
-`laplace_posterior` and `laplace_variance` replace the members by a Gaussian over the last layer's weights;
-`probit_log_probs` gives its prediction.
+`laplace_posterior` and `laplace_variance` replace the members by a Gaussian over the last layer's weights,
+`laplace` over any or all of a network's; `probit_log_probs` gives the prediction.
 """
 
 from jaxreg._names import suggest_names
@@ -22,6 +22,8 @@ from jaxreg.ensembles._mc_predict import mc_predict as mc_predict
 from jaxreg.ensembles._mc_predict import mc_regress as mc_regress
 from jaxreg.ensembles._means import arithmetic as arithmetic
 from jaxreg.ensembles._means import geometric as geometric
+from jaxreg.ensembles._network_laplace import Laplace as Laplace
+from jaxreg.ensembles._network_laplace import laplace as laplace
 from jaxreg.ensembles._sweep import sweep as sweep
 from jaxreg.ensembles._uncertainty import MCResult as MCResult
 from jaxreg.ensembles._uncertainty import uncertainty as uncertainty

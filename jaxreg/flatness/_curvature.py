@@ -164,7 +164,7 @@ class Curvature(Streamed):
     *,
     key: Key | None = None,
     likelihood: Likelihood = "categorical",
-    num_samples: int = 1,
+    num_samples: int | None = 1,
     losses_fn: Callable[..., Array] | None = None,
   ) -> Curvature:
     """Returns the Fisher matrix instead; the arguments are those of `fisher`.

@@ -217,16 +217,27 @@ def _block(apply_fn, outer_loss_fn, mask, params, examples, key, first, stride, 
   """The matrix of some examples, whose numbers are `first, first + stride, ...`."""
   kept = same(key)
   key_of = None if kept is None else lambda number: jax.random.fold_in(kept, first + stride * number)
+  outputs, rows = jacobians(apply_fn, mask, params, examples, key_of)
+  curvature = outer_hessians(lambda z: outer_loss_fn(z, examples), outputs)
+  curved = jnp.einsum("nkc,ncd->nkd", curvature, rows)
+  flat = lambda x: x.reshape(-1, x.shape[-1])
+  return flat(rows).T @ flat(curved) * weight
+
+
+def jacobians(
+  apply_fn: Callable[..., Array],
+  mask: tuple[bool, ...],
+  params: Params,
+  examples: Batch,
+  key_of: Callable[[Array], Key] | None = None,
+) -> tuple[Array, Array]:
+  """The outputs `[n, ...]` and each example's Jacobian `[n, outputs, size]` in the leaves of `mask`."""
   units = lambda z: jnp.broadcast_to(unit_outputs(z)[None], (len(z), *unit_outputs(z).shape))
   found = pulled(apply_fn, mask, params, examples, units, key_of)
   rows = lambda x: x.reshape(*x.shape[:2], -1)
   parts = {n: rows(jnp.einsum("ntk,nrtu->nrku", *layer)) for n, layer in found.layers.items()}
   parts |= {number: rows(each) for number, each in found.others.items()}
-  jacobians = jnp.concatenate([parts[number] for number in sorted(parts)], axis=2)
-  curvature = outer_hessians(lambda z: outer_loss_fn(z, examples), found.outputs)
-  curved = jnp.einsum("nkc,ncd->nkd", curvature, jacobians)
-  flat = lambda x: x.reshape(-1, x.shape[-1])
-  return flat(jacobians).T @ flat(curved) * weight
+  return found.outputs, jnp.concatenate([parts[number] for number in sorted(parts)], axis=2)
 
 
 class Pulled(NamedTuple):

@@ -360,7 +360,7 @@ def kfac(
   *,
   key: Key | None = None,
   likelihood: Likelihood = "categorical",
-  num_samples: int = 1,
+  num_samples: int | None = 1,
   losses_fn: Callable[..., Array] | None = None,
   mask: Mask = "*/kernel",
   corrected: bool = False,

@@ -231,7 +231,7 @@ def fisher(
   *,
   key: Key | None = None,
   likelihood: Likelihood = "categorical",
-  num_samples: int = 1,
+  num_samples: int | None = 1,
   losses_fn: Callable[..., Array] | None = None,
   mask: Mask = "*",
 ) -> Operator:
@@ -247,9 +247,9 @@ def fisher(
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, logits or means; called with `key=None`.
     params, batch, mask: as in `hvp`.
-    key: draws the labels, the same in every product; needed without `losses_fn`.
+    key: draws the labels, the same in every product; needed for draws.
     likelihood: `categorical` of logits, or `normal` around the outputs with variance 1.
-    num_samples: draws for each example.
+    num_samples: draws for each example; None for their exact mean, which needs no key.
     losses_fn: `(outputs, batch) -> [n]`, the loss of each example, in place of drawn labels.
 
   Returns:
@@ -274,13 +274,15 @@ def fisher(
 
 
 def scores(
-  key: Key | None, likelihood: Likelihood, num_samples: int, losses_fn: Callable[..., Array] | None
+  key: Key | None, likelihood: Likelihood, num_samples: int | None, losses_fn: Callable[..., Array] | None
 ) -> Callable[..., Array]:
   """Returns the function of outputs, batch and key that gives scores `[samples, *outputs]`, checked."""
   if losses_fn is not None:
     return GivenScores(losses_fn)
-  check_key(key)  # type: ignore[arg-type]
   check_choice(likelihood, "likelihood", ("categorical", "normal"))
+  if num_samples is None:
+    return ExactScores(likelihood)
+  check_key(key)  # type: ignore[arg-type]
   check_count(num_samples, "num_samples")
   return DrawnScores(likelihood, int(num_samples))
 
@@ -300,6 +302,24 @@ class DrawnScores:
     labels = jax.random.categorical(key, outputs, shape=(self.num_samples, *outputs.shape[:-1]))
     chosen = jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
     return jax.nn.softmax(outputs)[None] - chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactScores:
+  """Vectors `[classes, *outputs.shape]`, the mean of whose outer products is the likelihood's own Hessian."""
+
+  likelihood: Likelihood
+
+  def __call__(self, outputs: Array, batch: Batch, key: Key | None) -> Array:
+    del key
+    if outputs.ndim != 2:
+      raise ValueError(f"apply_fn must return [n, classes] without samples, got {outputs.shape}")
+    number = outputs.shape[1]
+    units = jnp.broadcast_to(jnp.eye(number, dtype=outputs.dtype)[:, None], (number, *outputs.shape))
+    if self.likelihood == "normal":
+      return jnp.sqrt(number) * units
+    p = jax.nn.softmax(outputs)
+    return jnp.sqrt(number * p.T)[:, :, None] * (p[None] - units)
 
 
 @dataclasses.dataclass(frozen=True)

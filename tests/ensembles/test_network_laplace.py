@@ -1,0 +1,169 @@
+"""The Laplace approximation of whole networks, against closed forms in float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jaxreg import ensembles
+
+N, D, K, TAU, NOISE = 12, 3, 4, 0.7, 0.3
+rng = np.random.default_rng(0)
+X, NEW, KERNEL = rng.normal(size=(N, D)), rng.normal(size=(5, D)), rng.normal(size=(D, K))
+P = D * K
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def linear(params, x, *, key):
+  assert key is None
+  return x @ params["layer"]["kernel"]
+
+
+def fit(structure, likelihood="categorical", **options):
+  params = {"layer": {"kernel": jnp.asarray(KERNEL)}, "other": jnp.ones(2)}
+  mask = options.pop("mask", "layer/*")
+  return ensembles.laplace(
+    linear, params, jnp.asarray(X), structure=structure, likelihood=likelihood, mask=mask, **options
+  )
+
+
+def jacobians(x):
+  return np.stack([np.kron(row[None], np.eye(K)) for row in x])
+
+
+def gauss_newton(likelihood, noise=1.0):
+  if likelihood == "normal":
+    outer = [np.eye(K) / noise] * N
+  else:
+    outer = [np.diag(p) - np.outer(p, p) for p in oracles.softmax(X @ KERNEL)]
+  return sum(j.T @ a @ j for j, a in zip(jacobians(X), outer, strict=True))
+
+
+def covariances(hessian, tau=TAU):
+  inverse = np.linalg.inv(hessian + tau * np.eye(P))
+  return np.stack([j @ inverse @ j.T for j in jacobians(NEW)])
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "normal"])
+@pytest.mark.parametrize("structure", ["dense", "diagonal", "kfac", "ekfac"])
+def test_outputs_of_a_linear_model(x64, likelihood, structure):
+  hessian = gauss_newton(likelihood, NOISE)
+  if structure == "diagonal":
+    hessian = np.diag(np.diag(hessian))
+  elif likelihood == "categorical" and structure != "dense":
+    p = oracles.softmax(X @ KERNEL)
+    outer = np.mean([np.diag(q) - np.outer(q, q) for q in p], axis=0)
+    hessian, exact = np.kron(X.T @ X, outer), hessian
+    if structure == "ekfac":  # the same eigenvectors, and the exact matrix's diagonal along them
+      basis = np.kron(np.linalg.eigh(X.T @ X)[1], np.linalg.eigh(outer)[1])
+      hessian = basis @ np.diag(np.diag(basis.T @ exact @ basis)) @ basis.T
+  posterior = fit(structure, likelihood, noise_variance=NOISE)
+  found = posterior.linearized(NEW, precision=TAU, chunk_size=2)
+  np.testing.assert_allclose(found.outputs, NEW @ KERNEL, rtol=1e-9)
+  np.testing.assert_allclose(found.covariance, covariances(hessian), rtol=1e-7, atol=1e-10)
+
+
+def log_evidence(hessian, tau):
+  """The integral over the parameters of the quadratic posterior, less its value at the mean's likelihood."""
+  sign, logdet = np.linalg.slogdet(hessian + tau * np.eye(P))
+  assert sign > 0
+  return (P * np.log(tau) - tau * (KERNEL**2).sum() - logdet) / 2
+
+
+@pytest.mark.parametrize("structure", ["dense", "kfac"])
+def test_evidence_of_bayesian_linear_regression(x64, structure):
+  """`log N(y; 0, X X' / tau + noise I)`, at the posterior's mean: Bishop, Pattern Recognition, Eq. 3.86."""
+  y = X @ KERNEL[:, 0] + np.sqrt(NOISE) * rng.normal(size=N)
+
+  def exact(tau):
+    covariance = X @ X.T / tau + NOISE * np.eye(N)
+    return -(y @ np.linalg.solve(covariance, y) + np.linalg.slogdet(2 * np.pi * covariance)[1]) / 2
+
+  for tau in (0.01, 1.0, 30.0):
+    mean = np.linalg.solve(X.T @ X + NOISE * tau * np.eye(D), X.T @ y)
+    params = {"kernel": jnp.asarray(mean[:, None])}
+    posterior = ensembles.laplace(
+      lambda params, x, *, key: x @ params["kernel"],
+      params,
+      jnp.asarray(X),
+      likelihood="normal",
+      structure=structure,
+      noise_variance=NOISE,
+    )
+    residual = y - X @ mean
+    likelihood = -(residual @ residual / NOISE + N * np.log(2 * np.pi * NOISE)) / 2
+    np.testing.assert_allclose(posterior.log_evidence(tau) + likelihood, exact(tau), rtol=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "normal"])
+def test_the_best_precision_has_the_largest_evidence(x64, likelihood):
+  posterior, hessian = fit("dense", likelihood), gauss_newton(likelihood)
+  np.testing.assert_allclose(posterior.log_evidence(TAU), log_evidence(hessian, TAU), rtol=1e-9)
+  grid = np.logspace(-3, 3, 20001)
+  values = np.linalg.eigvalsh(hessian)
+  evidence = (P * np.log(grid) - grid * (KERNEL**2).sum() - np.log(values[:, None] + grid).sum(axis=0)) / 2
+  np.testing.assert_allclose(posterior.best_precision(), grid[evidence.argmax()], rtol=1e-3)
+
+
+@pytest.mark.parametrize("structure", ["dense", "kfac", "diagonal"])
+def test_draws_have_the_posterior_mean_and_covariance(x64, structure):
+  posterior = fit(structure, "normal")
+  draws = jax.jit(lambda key: posterior.sample(key, precision=TAU, num_samples=20000))(jax.random.key(0))
+  assert draws["other"].shape == (20000, 2)
+  assert (draws["other"] == 1).all()
+  flat = np.asarray(draws["layer"]["kernel"]).reshape(-1, P)
+  hessian = gauss_newton("normal")
+  hessian = np.diag(np.diag(hessian)) if structure == "diagonal" else hessian
+  expected = np.linalg.inv(hessian + TAU * np.eye(P))
+  np.testing.assert_allclose(flat.mean(axis=0), KERNEL.ravel(), atol=5 * np.sqrt(expected.max() / 20000))
+  np.testing.assert_allclose(np.cov(flat.T), expected, atol=6 * expected.max() / np.sqrt(20000))
+
+
+def mlp(params, x, *, key):
+  hidden = jnp.tanh(x @ params["a"]["kernel"] + params["a"]["bias"][None])
+  return hidden @ params["b"]["kernel"] + params["b"]["bias"][None]
+
+
+def test_blocks_of_a_network_are_those_of_its_gauss_newton_matrix(x64):
+  """One example: there Kronecker factors are exact, block by block, with biases in their places."""
+  shapes = {"a": (D, 4), "b": (4, K)}
+  params = {
+    name: {"kernel": jnp.asarray(rng.normal(size=s)), "bias": jnp.asarray(rng.normal(size=s[1:]))}
+    for name, s in shapes.items()
+  }
+  x = jnp.asarray(X[:1])
+  flat, unravel = jax.flatten_util.ravel_pytree(params)
+  jacobian = np.asarray(jax.jacobian(lambda flat: mlp(unravel(flat), x, key=None)[0])(flat))
+  p = oracles.softmax(np.asarray(mlp(params, x, key=None)))[0]
+  hessian = jacobian.T @ (np.diag(p) - np.outer(p, p)) @ jacobian
+  of_a = 4 + D * 4
+  hessian[:of_a, of_a:] = hessian[of_a:, :of_a] = 0
+  new = jax.vmap(lambda x: jax.jacobian(lambda flat: mlp(unravel(flat), x[None], key=None)[0])(flat))
+  rows = np.asarray(new(jnp.asarray(NEW)))
+  inverse = np.linalg.inv(hessian + TAU * np.eye(flat.size))
+  expected = np.stack([j @ inverse @ j.T for j in rows])
+  # The last layer's block is exact; the first one's is a Kronecker product only up to the classes' mean.
+  for structure in ("kfac", "ekfac"):
+    posterior = ensembles.laplace(mlp, params, x, structure=structure, mask="b/*")
+    covariance = posterior.linearized(jnp.asarray(NEW), precision=TAU).covariance
+    own = np.linalg.inv(hessian[of_a:, of_a:] + TAU * np.eye(flat.size - of_a))
+    np.testing.assert_allclose(
+      covariance, np.stack([j @ own @ j.T for j in rows[:, :, of_a:]]), rtol=1e-7, atol=1e-10
+    )
+    whole = ensembles.laplace(mlp, params, x, structure=structure)
+    np.testing.assert_allclose(
+      whole.linearized(jnp.asarray(NEW), precision=TAU).covariance, expected, rtol=1e-7, atol=1e-10
+    )
+
+
+def test_refusals():
+  with pytest.raises(ValueError, match=r"^mask must select a kernel with structure=kfac, or give diagonal"):
+    fit("kfac", mask="other")
+  with pytest.raises(ValueError, match=r"^precision must lie in \(0, inf"):
+    fit("diagonal").log_evidence(0.0)
