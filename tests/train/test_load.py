@@ -192,7 +192,7 @@ def test_a_test_split_that_is_the_validation_split_is_refused():
   same = dataclasses.replace(data, val=dataclasses.replace(data.test))
   run = types.SimpleNamespace(program=types.SimpleNamespace(ensemble=1), dataset=same)
   with pytest.raises(train.RunError, match=r"conformal learns from the validation split.*split=test"):
-    measures.further_measures(run, "test", ("mce", "conformal"), alpha=0.1)
+    measures.further_measures(run, "test", ("mce", "conformal"), alpha=0.1, laplace={})
 
 
 def test_laplace_of_the_last_layer(tmp_path):
@@ -235,6 +235,41 @@ def test_laplace_of_the_last_layer(tmp_path):
   bins = oracles.ece_bins(log_probs, data.test.labels, np.ones(128), 15)
   assert found["test/laplace_ece"] == pytest.approx(oracles.ece(bins), abs=0.01)
   assert "by Laplace" in summary(found, trained, tmp_path)
+
+
+@pytest.mark.thorough
+def test_laplace_of_all_layers(tmp_path, monkeypatch):
+  """Oracle: NumPy with the whole Gauss-Newton matrix of a network of one layer; draws agree roughly."""
+  fields = {"method.name": "softmax", "model.MLP.widths": (), "model.MLP.dropout_rate": 0.0, "epochs": 3}
+  train.train(runs.make_config(fields), tmp_path)
+  names = {"evaluate.measures": ("laplace",), "job": "evaluate", "laplace.over": "all"}
+  measured = lambda **more: train.evaluate(runs.make_config({**fields, **names, **more}), tmp_path)
+  found = measured(**{"laplace.structure": "dense"})
+  _, state, _ = restore_run(tmp_path, "latest", 0)
+  layer = state.params["head"]["classifier"]
+  weights = np.vstack([np.asarray(layer["kernel"]), np.asarray(layer["bias"])[None]]).astype(np.float64)
+  data = sources.digits().limited(128)
+  one = lambda split: np.append(split.inputs.reshape(len(split), -1) / 16, np.ones((len(split), 1)), axis=1)
+  x, new = one(data.train), one(data.test)
+  p = special.softmax(x @ weights, axis=-1)
+  outer = np.einsum("nk,kl->nkl", p, np.eye(10)) - np.einsum("nk,nl->nkl", p, p)
+  hessian = np.einsum("ni,nj,nkl->ikjl", x, x, outer).reshape(650, 650)
+  values = np.linalg.eigvalsh(hessian).clip(0)
+  taus = np.logspace(-6, 6, 10001)
+  evidence = 650 * np.log(taus) - taus * (weights**2).sum() - np.log(values[:, None] + taus).sum(axis=0)
+  tau = taus[evidence.argmax()]
+  assert found["test/laplace_precision"] == pytest.approx(tau, rel=1e-2)
+  covariance = np.linalg.inv(hessian + tau * np.eye(650)).reshape(65, 10, 65, 10)
+  variance = np.einsum("ni,nj,ikjk->nk", new, new, covariance)
+  log_probs = special.log_softmax(new @ weights / np.sqrt(1 + np.pi / 8 * variance), axis=-1)
+  nll = -log_probs[np.arange(128), data.test.labels].mean()
+  assert found["test/laplace_nll"] == pytest.approx(nll, rel=1e-3)
+  for structure in ("kfac", "ekfac", "diagonal"):
+    other = measured(**{"laplace.structure": structure, "laplace.samples": 100})
+    assert other["test/laplace_nll"] == pytest.approx(nll, rel=0.1)
+  monkeypatch.setattr(laplace, "MOST_DENSE", 0)
+  with pytest.raises(train.RunError, match=r"laplace\.structure: dense takes .* at most 0, here 650"):
+    measured(**{"laplace.structure": "dense"})
 
 
 def test_laplace_of_weights_that_are_drawn_is_refused():

@@ -222,6 +222,23 @@ def test_last_layer_laplace_is_bayesian_linear_regression(tmp_path, light_runs):
   assert found["test/laplace_nlpd"] == pytest.approx(want, rel=1e-4)
   assert found["test/laplace_width"] == pytest.approx(2 * stats.norm.ppf(0.95) * std.mean(), rel=1e-3)
 
+  # Here the last layer is the network. Its precision is the one of the largest evidence, in closed form.
+  state = runs.final_state(tmp_path)["params"]["head"]["outputs"]
+  squares = float(sum((np.asarray(leaf[0]) ** 2).sum() for leaf in state.values()))
+  values = np.linalg.eigvalsh(x.T @ x / noise)
+  evidence = lambda tau: 11 * np.log(tau) - tau * squares - np.log(values + tau).sum()
+  taus = np.logspace(-6, 6, 100001)
+  tau = taus[np.argmax([evidence(each) for each in taus])]
+  for structure, samples in (("dense", 0), ("kfac", 0), ("kfac", 2000)):
+    options = {"laplace.over": "all", "laplace.structure": structure, "laplace.samples": samples}
+    config = runs.make_config({**fields, "job": "evaluate", "evaluate.measures": ("laplace",), **options})
+    found = train.evaluate(config, tmp_path)
+    assert found["test/laplace_precision"] == pytest.approx(tau, rel=3e-3)
+    inverse = np.linalg.inv(x.T @ x / noise + tau * np.eye(11))
+    std = STD * np.sqrt(np.einsum("nd,de,ne->n", one(DATA.test), inverse, one(DATA.test)) + noise)
+    want = -stats.norm.logpdf(DATA.test.labels, point, std).mean()
+    assert found["test/laplace_nlpd"] == pytest.approx(want, rel=1e-2 if samples else 1e-4)
+
 
 def test_a_run_is_resumed_to_the_same_bits(trained, light_runs, tmp_path):
   train.train(runs.make_config({**FIELDS, "epochs": 2}), tmp_path)

@@ -111,6 +111,10 @@ def measured(flat: Flat) -> bool:
   return evaluates or flat["job"] == "report"
 
 
+def by_laplace(flat: Flat) -> bool:
+  return measured(flat) and "laplace" in flat["evaluate.measures"]
+
+
 def reads_streams(flat: Flat) -> bool:
   """Whether the data are images that are decoded batch by batch, as `data.stream` says."""
   name = flat["data.name"]
@@ -376,7 +380,7 @@ class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="predicti
     "More measures, as ('mce', 'temperature', 'conformal'): mce, adaptive_ece or classwise_ece; "
     "ranking (AUROC and average precision) or f1, for labels that are no or yes; temperature, conformal, "
     "aps, conformal_risk (sets of labels that are no or yes), thresholds (F1 at thresholds for each label) "
-    "or laplace (of the last layer), which learn from the validation split.",
+    "or laplace (of the last layer, or as laplace.over says), which learn from the validation split.",
   )
   alpha: float = field(0.1, "How often a conformal set may miss a label.", "[0, 1]", measured)
 
@@ -385,6 +389,18 @@ class Report(Group, read_when=by_job("report"), scope="call"):
   against: str = field("", "Work directory of a run of the same data to compare with.")
   minutes: float = field(5.0, "Budget of a report card, which chooses examples and products.", "(0, 1e4]")
   sections: tuple[ReportSection, ...] = field((), "Sections of the card; (): all.")
+
+
+class Laplace(Group, read_when=by_laplace, scope="call"):
+  over: Literal["last", "all"] = field("last", "Whose weights are random: the last layer's, or all layers'.")
+  structure: Literal["kfac", "ekfac", "diagonal", "dense"] = field(
+    "kfac", "With laplace.over=all, how ensembles.laplace approximates the Gauss-Newton matrix."
+  )
+  samples: int = field(
+    0,
+    "With laplace.over=all, draws of the weights that a prediction averages over; 0: the linearised network.",
+    "[0, 1e4]",
+  )
 
 
 class Translate(Group, function=models.beam_decode, read_when=by_job("translate"), scope="call"):
@@ -525,6 +541,7 @@ class Config(Group):
   checkpoint: Checkpoint
   evaluate: Evaluate
   report: Report
+  laplace: Laplace
   translate: Translate
   compare: Compare
   flatness: Flatness

@@ -22,7 +22,8 @@ def evaluate(config: Config, workdir: Path) -> Table:
   sums = make_evaluate(run.program, run.replicas, run.batch_size)(run.states, run.source(split))
   values = summarize(sums, options.split)
   if options.measures:
-    values |= further_measures(run, options.split, options.measures, alpha=options.alpha)
+    laplace = config.laplace.to_dict()
+    values |= further_measures(run, options.split, options.measures, alpha=options.alpha, laplace=laplace)
   if options.ood:
     values |= detection(run, split, options.ood)
   return {"step": run.step, **averaged(values)}

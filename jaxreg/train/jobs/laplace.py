@@ -1,9 +1,9 @@
-"""`evaluate.measures=('laplace',)`: how sure a trained network is of its last layer's weights."""
+"""`evaluate.measures=('laplace',)`: how sure a trained network is of its weights, or of its last layer's."""
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import calibration, ensembles, models
+from jaxreg.train import keys
 from jaxreg.train.data.placement import Source, gather
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import intercept
@@ -22,11 +23,13 @@ from jaxreg.train.step.metrics import summarize
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
-from jaxreg.typing import Array
+from jaxreg.typing import Array, Key, Params
 
 Arrays = dict[str, Array]
 
 PRECISIONS = np.logspace(-2, 4, 13)
+MOST_DENSE = 10_000  # parameters, whose matrix takes 400 MB
+CHUNK = 16  # examples at once, whose Jacobians are in memory
 
 
 def check_last_layer(program: Program) -> None:
@@ -43,20 +46,41 @@ def check_last_layer(program: Program) -> None:
 
 
 def laplace_measures(
-  program: Program, mesh: jax.sharding.Mesh, state: TrainState, sources: dict[str, Source], batch_size: int
+  program: Program,
+  mesh: jax.sharding.Mesh,
+  state: TrainState,
+  sources: dict[str, Source],
+  batch_size: int,
+  *,
+  over: str,
+  structure: str,
+  samples: int,
 ) -> dict[str, Any]:
-  """What predictions under the posterior of the last layer reach, and the prior's precision.
+  """What predictions under the posterior of the weights reach, and the prior's precision.
 
-  The posterior is `ensembles.laplace_posterior` with Kronecker factors of the training examples, without
-  augmentation or noise. It takes the precision of `PRECISIONS` with the lowest NLL on the validation split.
   The measures are error, NLL and ECE. Where labels are numbers, they are the NLPD and the coverage and width
-  of intervals; the noise has the variance of the training errors.
+  of intervals; the noise has the variance of the training errors. Training examples have no augmentation.
 
   Args:
     sources: `train`, `val`, and `shown`, the split to measure.
+    over: `last`, `ensembles.laplace_posterior` of the last layer with Kronecker factors, whose precision of
+      `PRECISIONS` has the lowest NLL on the validation split; or `all`, `ensembles.laplace` of the network
+      with its `structure`, whose precision has the largest evidence.
+    samples: draws of all weights that a prediction averages over; 0 for the linearised network.
   """
-  last_layer = _make_last_layer(program, mesh)
   state = program.predicting(state)
+  if over == "last":
+    found = _of_last_layer(program, mesh, state, sources, batch_size)
+  else:
+    found = _of_all_layers(program, mesh, state, sources, batch_size, structure, samples)
+  names = ("nlpd", "coverage", "width") if isinstance(program.target, Numbers) else ("error", "nll", "ece")
+  return {f"laplace_{name}": found[name] for name in ("precision", *names)}
+
+
+def _of_last_layer(
+  program: Program, mesh: jax.sharding.Mesh, state: TrainState, sources: dict[str, Source], batch_size: int
+) -> dict[str, float]:
+  last_layer = _make_last_layer(program, mesh)
   batches_of = lambda name: (
     last_layer(state, sources[name].arrays, batch) for batch in batches(sources[name], batch_size, mesh)
   )
@@ -77,21 +101,96 @@ def laplace_measures(
     features, outputs, weights, labels = map(jnp.asarray, layer[name])
     posterior = of_1._replace(variances=1 / (1 / of_1.variances - 1 + precision))
     variance = ensembles.laplace_variance(posterior, features)
-    if isinstance(program.target, Numbers):
-      target = dataclasses.replace(program.target, predicts="moments")
-      moments = target.original(jnp.stack([outputs, variance + noise[None]], axis=-1))
-      predictions = moments[:, 0] if labels.ndim == 1 else moments
-    else:
-      target, predictions = program.target, ensembles.probit_log_probs(outputs, variance)
-    examples = Examples(features, labels, weights, weights > 0)
-    found = summarize(target.metrics(predictions, examples), "")
-    return {name.removeprefix("/"): float(value) for name, value in found.items()}
+    return _metrics(program, outputs, variance, noise, weights, labels)
 
   loss = "nlpd" if numbers else "nll"
   precision = min(map(float, PRECISIONS), key=lambda precision: metrics("val", precision)[loss])
-  found = metrics("shown", precision)
-  names = ("nlpd", "coverage", "width") if numbers else ("error", "nll", "ece")
-  return {"laplace_precision": precision, **{f"laplace_{name}": found[name] for name in names}}
+  return {"precision": precision, **metrics("shown", precision)}
+
+
+def _of_all_layers(
+  program: Program,
+  mesh: jax.sharding.Mesh,
+  state: TrainState,
+  sources: dict[str, Source],
+  batch_size: int,
+  structure: str,
+  samples: int,
+) -> dict[str, float]:
+  numbers, name = isinstance(program.target, Numbers), _outputs_of(program)[1]
+  size = sum(x.size for x in jax.tree.leaves(state.params))
+  if structure == "dense" and size > MOST_DENSE:
+    raise RunError(
+      f"laplace.structure: dense takes a matrix of all parameters, at most {MOST_DENSE}, here {size}; "
+      "give kfac, ekfac or diagonal"
+    )
+
+  def apply_fn(params: Params, x: Array, *, key: Key | None) -> Array:
+    outputs, _ = program.apply_fn(params, state.model_state, x, key=key, train=False)
+    return outputs[name].reshape(len(x), -1)
+
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+  def some(params: Params, arrays: Arrays, batch: Arrays) -> tuple[Array, ...]:
+    examples = program.examples(gather(arrays, batch))
+    return (
+      examples.inputs,
+      apply_fn(params, examples.inputs, key=None),
+      examples.label_weights,
+      examples.labels,
+    )
+
+  def whole(source: Source) -> tuple[np.ndarray, ...]:
+    parts = (some(state.params, source.arrays, batch) for batch in batches(source, batch_size, mesh))
+    return _joined(parts, len(source))
+
+  of_train = whole(sources["train"])
+  noise: Any = _noise(of_train) if numbers else None
+  posterior = ensembles.laplace(
+    apply_fn,
+    state.params,
+    of_train[0],
+    likelihood="normal" if numbers else "categorical",
+    structure=cast(Any, structure),
+    noise_variance=1.0 if noise is None else noise,
+  )
+  precision = posterior.best_precision()
+  inputs, _, weights, labels = map(jnp.asarray, whole(sources["shown"]))
+  if not samples:
+    found = posterior.linearized(inputs, precision=precision, chunk_size=CHUNK)
+    variance = jnp.diagonal(found.covariance, axis1=1, axis2=2)
+    metrics = _metrics(program, found.outputs, variance, noise, weights, labels)
+  else:
+    key = keys.prediction(state.key, state.step, 0)
+    draws = posterior.sample(key, precision=precision, num_samples=samples)
+    outputs = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), draws)
+    if numbers:
+      metrics = _metrics(program, outputs.mean(axis=0), outputs.var(axis=0), noise, weights, labels)
+    else:
+      # The mean of probabilities, as logits without a variance.
+      log_probs = ensembles.arithmetic(jax.nn.log_softmax(outputs))
+      metrics = _metrics(program, log_probs, jnp.zeros_like(log_probs), noise, weights, labels)
+  return {"precision": float(precision), **metrics}
+
+
+def _metrics(
+  program: Program, outputs: Array, variance: Array, noise: Any, weights: Array, labels: Array
+) -> dict[str, float]:
+  """The metrics of Gaussian outputs `[n, classes]` with these variances."""
+  if isinstance(program.target, Numbers):
+    target = dataclasses.replace(program.target, predicts="moments")
+    moments = target.original(jnp.stack([outputs, variance + noise[None]], axis=-1))
+    predictions = moments[:, 0] if labels.ndim == 1 else moments
+  else:
+    target, predictions = program.target, ensembles.probit_log_probs(outputs, variance)
+  examples = Examples(outputs, labels, weights, weights > 0)
+  found = summarize(target.metrics(predictions, examples), "")
+  return {name.removeprefix("/"): float(value) for name, value in found.items()}
+
+
+def _outputs_of(program: Program) -> tuple[str, str]:
+  """The module of the last layer, and the name of what it returns."""
+  numbers = isinstance(program.target, Numbers)
+  return ("head/outputs", "outputs") if numbers else ("head/classifier", "logits")
 
 
 def _noise(layer: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -103,9 +202,7 @@ def _noise(layer: tuple[np.ndarray, ...]) -> np.ndarray:
 
 def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Callable[..., tuple[Array, ...]]:
   """Compiles `(state, arrays, batch) -> (features, outputs, weights, labels)`; the last feature is 1."""
-  layer, name = (
-    ("head/outputs", "outputs") if isinstance(program.target, Numbers) else ("head/classifier", "logits")
-  )
+  layer, name = _outputs_of(program)
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def last_layer(state: TrainState, arrays: Arrays, batch: Arrays) -> tuple[Array, ...]:

@@ -16,6 +16,7 @@ from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
 from jaxreg.train.jobs.restored_run import RestoredRun
+from jaxreg.train.lookup import Options
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.typing import Array, Key
@@ -187,17 +188,18 @@ HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
 
 
 def further_measures(
-  run: RestoredRun, split: str, names: Iterable[str], *, alpha: float
+  run: RestoredRun, split: str, names: Iterable[str], *, alpha: float, laplace: Options
 ) -> dict[str, np.ndarray]:
   """The measures with these names on a split, `[replicas]` each, as `<split>/<measure>`.
 
   `temperature` gives the temperature, and NLL and ECE at it. `conformal` and `aps` give the share of the
   sets that hold the label, which is to be `1 - alpha`, and their mean size. `laplace` is as in
-  `laplace_measures`. Where labels are numbers, `conformal` gives the share of the intervals that hold the
-  target, and their mean width: quantiles or a Gaussian's interval are widened, a mean alone gets an interval
-  around it. Labels that are no or yes have four more: `ranking` gives AUROC and average precision,
-  `f1` that of answers at probability 1/2, `thresholds` that of answers at thresholds learned for each label,
-  and `conformal_risk` the share of an example's labels that its set misses, at most `alpha` in expectation.
+  `laplace_measures`, whose options are given as `laplace`. Where labels are numbers, `conformal` gives the
+  share of the intervals that hold the target, and their mean width: quantiles or a Gaussian's interval are
+  widened, a mean alone gets an interval around it. Labels that are no or yes have four more: `ranking` gives
+  AUROC and average precision, `f1` that of answers at probability 1/2, `thresholds` that of answers at
+  thresholds learned for each label, and `conformal_risk` the share of an example's labels that its set
+  misses, at most `alpha` in expectation.
   """
   dataset, ensemble = run.dataset, run.program.ensemble
   wanted = {"val": dataset.val, split: dataset.splits()[split]}
@@ -242,7 +244,7 @@ def further_measures(
 
     for name in names:
       if name == "laplace":
-        values = laplace_measures(run.program, run.replicas.mesh, state, sources, run.batch_size)
+        values = laplace_measures(run.program, run.replicas.mesh, state, sources, run.batch_size, **laplace)
       elif name in HELD_OUT:
         values = HELD_OUT[name](predicted(split), predicted("val"), alpha)
       else:
