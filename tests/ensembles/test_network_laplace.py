@@ -1,5 +1,8 @@
 """The Laplace approximation of whole networks, against closed forms in float64 NumPy."""
 
+import json
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,6 +163,30 @@ def test_blocks_of_a_network_are_those_of_its_gauss_newton_matrix(x64):
     np.testing.assert_allclose(
       whole.linearized(jnp.asarray(NEW), precision=TAU).covariance, expected, rtol=1e-7, atol=1e-10
     )
+
+
+TORCH = json.loads((Path(__file__).parent / "laplace_torch.json").read_text())
+NAMES = {"full": "dense", "kron": "kfac", "diag": "diagonal"}
+LIKELIHOODS = {"classification": "categorical", "regression": "normal"}
+
+
+@pytest.mark.parametrize("case", TORCH["cases"], ids=lambda case: f"{case['likelihood']}-{case['structure']}")
+def test_numbers_of_laplace_torch(x64, case):
+  """Version 0.3 on the same weights, by `benchmarks/laplace_torch.py`."""
+  params = [{"kernel": jnp.asarray(kernel)} for kernel in TORCH["kernels"]]
+  posterior = ensembles.laplace(
+    lambda params, x, *, key: jnp.tanh(x @ params[0]["kernel"]) @ params[1]["kernel"],
+    params,
+    jnp.asarray(TORCH["inputs"]),
+    likelihood=LIKELIHOODS[case["likelihood"]],
+    structure=NAMES[case["structure"]],
+    noise_variance=TORCH["noise_variance"],
+  )
+  tau = TORCH["precision"]
+  found = posterior.linearized(jnp.asarray(TORCH["new"]), precision=tau)
+  np.testing.assert_allclose(found.outputs, case["outputs"], atol=1e-8)
+  np.testing.assert_allclose(found.covariance, case["covariance"], rtol=1e-6, atol=1e-8)
+  np.testing.assert_allclose(posterior.log_evidence(tau), case["evidence"], rtol=1e-7)
 
 
 def test_refusals():

@@ -31,9 +31,10 @@ from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints, abstract, restore
 from jaxreg.train.run.health import Watchdog
 from jaxreg.train.run.lock import check_there
-from jaxreg.train.run.log import open_log, progress
+from jaxreg.train.run.log import open_log, progress, say
 from jaxreg.train.run.loop import train_steps
 from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 from jaxreg.train.step.metrics import of_each
 from jaxreg.train.step.state import SweptState, TrainState
 from jaxreg.typing import Array
@@ -116,8 +117,9 @@ def _fixed(runs: Sequence[Planned], dataset: Dataset) -> list[str]:
 def _train(group: Sequence[Planned], dataset: Dataset) -> str:
   """Trains a group to its last step; returns why it has to train apart, or "" once it is trained."""
   first, data, fields = group[0].config, dataset.describe(), _differing(group)
-  if jax.process_count() > 1 or first.teacher.workdir or first.pretrained.workdir:
-    return "several processes, a teacher or a pretrained backbone"
+  given = first.teacher.workdir or first.pretrained.workdir or first.pretrained.file
+  if jax.process_count() > 1 or given:
+    return "several processes, a teacher or a pretrained network"
   programs = [build(run.config, data) for run in group]
   program = sweep(programs[0], first, data, fields)
   if any(_shapes(each.abstract) != _shapes(program.abstract)[: -len(fields) or None] for each in programs):
@@ -165,7 +167,10 @@ def _train(group: Sequence[Planned], dataset: Dataset) -> str:
       make_feed(replicas.mesh, run.data["train"], order, start=step, stop=program.num_steps)
     )
     check_all = lambda: [check() for check in there]
-    shown = {"eval_every": run.every.evaluate, "part": label, "check_there": check_all}
+    trackers = find_trackers(first.log.trackers)
+    places = [Place(each.folder, flatten(each.config), step, say) for each in group]
+    tracks = [held.enter_context(Trackers(trackers, place)) for place in places]
+    shown = {"eval_every": run.every.evaluate, "part": label, "check_there": check_all, "tracks": tracks}
     log = held.enter_context(open_log(*folders, start=step, program=program, **shown))
     train_steps(run, step, states, feed, saved, log, watchdog)
   return ""

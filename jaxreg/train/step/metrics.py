@@ -103,8 +103,8 @@ def averaged(values: Mapping[str, np.ndarray | float]) -> dict[str, float]:
   for name, runs in values.items():
     means[name] = float(np.mean(runs))
     if np.size(runs) > 1:
-      quantile = stdtrit(len(runs) - 1, 0.975)
-      means[f"{name}_ci95"] = float(quantile * np.std(runs, ddof=1) / np.sqrt(len(runs)))
+      quantile = stdtrit(np.size(runs) - 1, 0.975)
+      means[f"{name}_ci95"] = float(quantile * np.std(runs, ddof=1) / np.sqrt(np.size(runs)))
   return means
 
 
