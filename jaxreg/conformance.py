@@ -235,8 +235,8 @@ def assert_close(got: Any, want: Any, *, rtol: float, atol: float, what: str = "
 def assert_same(case: Case, got: Any, want: Any) -> None:
   """Bit for bit for masks; within 1e-6 of the largest where sums may be taken in another order."""
   largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want))
-  exact = {"rtol": 0, "atol": 0}
-  assert_close(got, want, **exact if case.mask else {"rtol": 1e-6, "atol": 1e-6 * max(largest, 1)})
+  rtol, atol = (0, 0) if case.mask else (1e-6, 1e-6 * max(largest, 1))
+  assert_close(got, want, rtol=rtol, atol=atol)
 
 
 def assert_finite(what: str, tree: Any) -> None:
@@ -510,13 +510,13 @@ def check(function: Callable, *, targets: str = "classes") -> tuple[Result, ...]
   case = _case(function, targets)
   has = inspect.signature(function).parameters
   lacks = {
-    "keys": not case.keyed and "draws nothing",
-    "where": "where" not in has and "has no such argument",
-    "sharding": jax.device_count() != 8 and f"needs 8 devices, here are {jax.device_count()}",
-    "explicit axes": jax.device_count() < 4 and f"needs 4 devices, here are {jax.device_count()}",
+    "keys": "" if case.keyed else "draws nothing",
+    "where": "" if "where" in has else "has no such argument",
+    "sharding": "" if jax.device_count() == 8 else f"needs 8 devices, here are {jax.device_count()}",
+    "explicit axes": "" if jax.device_count() >= 4 else f"needs 4 devices, here are {jax.device_count()}",
   }
   return tuple(
-    Result(name, None, lacks[name]) if lacks.get(name) else _result(name, checks, case)
+    Result(name, None, why) if (why := lacks.get(name)) else _result(name, checks, case)
     for name, checks in CHECKS.items()
   )
 

@@ -89,7 +89,7 @@ def sweep(program: Program, config: Config, data: DataSpec, fields: Sequence[str
     traced = config.copy_and_resolve_references().unlock()
     with traced.ignore_type():
       traced.update_from_flattened_dict(strengths)
-    return _assemble(traced, data, None, **length)
+    return _assemble(traced, data, None, None, **length)
 
   def init(start: tuple[Array, dict[str, Array]]) -> SweptState:
     seed, strengths = start

@@ -160,7 +160,7 @@ def _of_all_layers(
     variance = jnp.diagonal(found.covariance, axis1=1, axis2=2)
     metrics = _metrics(program, found.outputs, variance, noise, weights, labels)
   else:
-    key = keys.prediction(state.key, state.step, 0)
+    key = keys.prediction(state.key, state.step, jnp.int32(0))
     draws = posterior.sample(key, precision=precision, num_samples=samples)
     outputs = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), draws)
     if numbers:
