@@ -30,7 +30,6 @@ FOLDERS = (
     "rows",
     "search",
     "tensorboard",
-    "wandb",
   ),
 )
 

@@ -157,9 +157,13 @@ def test_wandb_writes_a_run_offline(tmp_path, monkeypatch):
   pytest.importorskip("wandb")
   monkeypatch.setenv("WANDB_MODE", "offline")
   (tmp_path / "run").mkdir()
-  with Trackers(find_trackers(("wandb",)), Place(tmp_path / "run", {"seed": 0}, 0, pytest.fail)) as track:
-    track(1, {"train/loss": 1.0})
-  (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+  for start in (0, 2):
+    place = Place(tmp_path / "run", {"seed": 0}, start, pytest.fail)
+    with Trackers(find_trackers(("wandb",)), place) as track:
+      track(start + 1, {"train/loss": 1.0})
+  files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+  assert len({file.stem for file in files}) == 1
+  file = files[0]
   for _ in range(100):  # a process of its own writes
     if b"train/loss" in file.read_bytes():
       return

@@ -8,7 +8,6 @@ traceback, and the next events wait for it for ever. So events are written at on
 """
 
 import contextlib
-import hashlib
 import importlib.util
 import os
 import socket
@@ -134,12 +133,16 @@ def wandb(place: Place) -> Iterator[Tracker]:
   """A run of Weights & Biases, as `WANDB_MODE` and its like say; a resumed run continues it."""
   import wandb
 
-  number = hashlib.sha256(str(place.workdir.resolve()).encode()).hexdigest()[:16]
+  folder = place.workdir / "wandb"
+  if folder.is_symlink():
+    raise RunError(f"{folder} is a link, and nothing is written through it")
+  # The folder of a run is `run-<date>-<id>`, offline `offline-run-<date>-<id>`.
+  earlier = sorted(folder.glob("*run-*-*"), key=lambda path: path.stat().st_mtime) if place.start else []
   run = wandb.init(
     project=os.environ.get("WANDB_PROJECT", "jaxreg"),
-    id=number,
+    id=earlier[-1].name.rpartition("-")[2] if earlier else None,
     name=place.workdir.name,
-    resume="allow" if place.start else None,
+    resume="allow" if earlier else None,
     config=dict(place.fields),
     dir=str(place.workdir),
     reinit="create_new",
