@@ -75,6 +75,7 @@ ELSEWHERE = {
   "noise/test_layer.py": "noise.layer",
   "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise_init",
   "ensembles/test_grid_of_runs.py": "ensembles.sweep",
+  "ensembles/test_network_laplace.py": "ensembles.laplace",
   "objective/test_compose.py": "objective.example_term objective.penalty objective.perturbation",
   "optim/test_path_sgd.py": "optim.path_norm",
   "test_sums.py": "calibration.merge",
