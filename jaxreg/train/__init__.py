@@ -17,7 +17,7 @@ Its parts, from the top down; each imports from those below it::
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxreg._extras import needs
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
   from jaxreg.train.jobs.evaluate import evaluate
   from jaxreg.train.jobs.flatness.job import flatness
   from jaxreg.train.jobs.load_model import load
+  from jaxreg.train.jobs.report import report
   from jaxreg.train.jobs.summary import summary
   from jaxreg.train.jobs.train import train
   from jaxreg.train.jobs.translate import translate
@@ -97,7 +98,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
   if name not in _PLACES:
     raise AttributeError(f"module 'jaxreg.train' has no attribute {name!r}; it has {', '.join(__all__)}")
   try:

@@ -4,7 +4,6 @@ import dataclasses
 import difflib
 import re
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -18,6 +17,7 @@ from jaxreg.train.config.values import check_read, fields_read, override, take_f
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
+from jaxreg.train.lookup import Options
 from jaxreg.train.run.folder_name import default_workdir
 
 USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR]
@@ -74,7 +74,7 @@ class Call:
   config: Config | None = None
   workdir: Path = Path()
   text: str = ""
-  processes: dict[str, Any] = dataclasses.field(default_factory=dict)
+  processes: Options = dataclasses.field(default_factory=dict)
 
 
 def parse(argv: list[str], configs: Path) -> Call:

@@ -10,32 +10,24 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from jaxreg.train.errors import ArgumentError, RunError
 
+Json = str | float | None | list["Json"] | dict[str, "Json"]
 Table = dict[str, Any]  # the content of a JSON file, or results for one
 SEAL = "seal"  # the name of the checksum in a table
 DIGITS = 16  # kept of the 64 digits of a SHA-256: enough against accidents
 DEPTH = 32  # the deepest nesting of tables and lists; Python fails at some hundreds
 # The folders that jobs make in a work directory.
 FOLDERS = (
-  *(
-    "checkpoints",
-    "damaged_checkpoints",
-    "manifests",
-    "figures",
-    "kept",
-    "report",
-    "rows",
-    "search",
-    "tensorboard",
-  ),
+  *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept"),
+  *("report", "rows", "search", "tensorboard"),
 )
 
 
 @contextlib.contextmanager
-def replaced(file: Path) -> Iterator[Any]:
+def replaced(file: Path) -> Iterator[BinaryIO]:
   """Opens a new binary file that takes the place of `file` once it is whole on disk.
 
   Whatever happens, `file` is either the old one or the new one. A link or a pipe in its place is replaced:
@@ -68,7 +60,7 @@ def write_text(file: Path, text: str) -> None:
     stream.write(text.encode())
 
 
-def write_json(file: Path, value: Any) -> None:
+def write_json(file: Path, value: object) -> None:
   """Writes JSON as `replaced` does."""
   write_text(file, json.dumps(value, indent=2) + "\n")
 
@@ -95,17 +87,17 @@ def check_no_links(workdir: Path) -> None:
         )
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
   """The SHA-256 of a value as JSON; the layout and the order of fields do not matter."""
   return hashlib.sha256(json.dumps(json.loads(json.dumps(value)), sort_keys=True).encode()).hexdigest()
 
 
-def sealed(table: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(table: Mapping[str, object]) -> Table:
   """The table with a checksum of itself as its last field; the result stays plain JSON."""
   return {**table, SEAL: digest(table)[:DIGITS]}
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Json:
   """The value of a JSON text."""
   try:
     value = json.loads(text)
@@ -116,7 +108,7 @@ def parse_json(text: str | bytes) -> Any:
   return value
 
 
-def parse_table(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
+def parse_table(text: str | bytes, *, required: bool = False) -> Table:
   """The table of a JSON text, without its checksum.
 
   A table of an earlier version may have a checksum of all 64 digits or, unless `required`, no checksum.
@@ -156,7 +148,7 @@ def split_variant(path: str) -> tuple[str, str, str]:
   return path[:start] + name, colon, variant
 
 
-def _check_depth(value: Any, left: int) -> None:
+def _check_depth(value: list[Json] | dict[str, Json], left: int) -> None:
   if not left:
     raise ValueError("it is nested too deeply")
   for inner in value.values() if isinstance(value, dict) else value:

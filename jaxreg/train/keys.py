@@ -74,7 +74,7 @@ def optimizer(root: Key, number: Array) -> Key:
   return jax.random.fold_in(jax.random.fold_in(root, _OPTIMIZER), number)
 
 
-def prediction(root: Key, step: Array, number: Array) -> Key:
+def prediction(root: Key, step: Array, number: Array | int) -> Key:
   """The key for the predictions of batch `number` after `step` updates."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, _PREDICTION), step), number)
 

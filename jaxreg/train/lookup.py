@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Collection, Mapping
+from types import ModuleType
 from typing import Any
 
 from jaxreg.train.errors import RunError, one_line
@@ -40,7 +41,7 @@ class Entry:
 
   function: Any
   kind: str
-  defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  defaults: Options = dataclasses.field(default_factory=dict)
   needs: tuple[str, ...] = ()
 
 
@@ -50,7 +51,7 @@ class Chosen:
 
   name: str
   entry: Entry
-  options: Mapping[str, Any]
+  options: Options
 
   @property
   def kind(self) -> str:
@@ -63,7 +64,7 @@ class Chosen:
   def needs(self, name: str) -> bool:
     return name in self.entry.needs
 
-  def bound(self, **given: Any) -> functools.partial[Any]:
+  def bound(self, **given: object) -> functools.partial[Any]:
     """The function with its options and with each given argument that it needs."""
     needed = {name: value for name, value in given.items() if name in self.entry.needs}
     return functools.partial(self.entry.function, **self.options, **needed)
@@ -80,7 +81,7 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
     return {}
 
 
-def options(function: Any, skip: Collection[str] = (), defaults: Mapping[str, Any] | None = None) -> Fields:
+def options(function: object, skip: Collection[str] = (), defaults: Options | None = None) -> Fields:
   """The parameters of a function that have plain defaults, except `skip`; `defaults` takes precedence."""
   found = {name: parameter.default for name, parameter in parameters(function).items()} | dict(defaults or {})
   plain = lambda value: value is None or isinstance(value, bool | int | float | str) or type(value) is tuple
@@ -118,7 +119,7 @@ def imported(name: str, field: str) -> Any:
   return getattr(module, attribute)
 
 
-def _module(name: str, field: str) -> Any:
+def _module(name: str, field: str) -> ModuleType:
   if name in sys.modules:
     return sys.modules[name]
   look_here()
@@ -137,7 +138,7 @@ def _module(name: str, field: str) -> Any:
     ) from error
 
 
-def shown(thing: Any) -> str:
+def shown(thing: object) -> str:
   """An object in words, for a message."""
   if inspect.isfunction(thing):
     return f"a function of ({', '.join(parameters(thing))})"

@@ -18,11 +18,12 @@ from jaxreg.losses._dropmax_qp import dropmax_qp_terms
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.errors import RunError, unknown
-from jaxreg.train.lookup import Chosen, Entry, imported, is_yours, options, parameters, short, shown
+from jaxreg.train.lookup import Chosen, Entry, Fields, imported, is_yours, options, parameters, short, shown
 from jaxreg.train.step import adversarial_terms, averages, example_terms, optimizer, schedule
 from jaxreg.train.step import method_adapters as rules
 from jaxreg.train.step.adapted import OF_MODULES, is_backbone
 from jaxreg.train.step.methods import Method, of_logits, of_outputs
+from jaxreg.typing import Array
 
 MASK = ("mask",)  # penalties, noise and constraints on the parameters that a mask selects
 LABELS = ("labels",)  # terms that count labelled examples alone
@@ -31,7 +32,7 @@ IMAGES, MIXES = ("value_range",), ("num_classes",)  # augmentations of colours, 
 RATE, DECAYS = ("learning_rate",), ("learning_rate", "weight_decay", "mask")  # optimizers
 
 
-def _of_logits(loss: Callable[..., Any], term: str, *, soft_labels: bool = False) -> Entry:
+def _of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = False) -> Entry:
   return Entry(of_logits(loss, term, soft_labels=soft_labels), "method")
 
 
@@ -39,24 +40,24 @@ def _method(*parts: Any, needs: tuple[str, ...] = (), **more: Any) -> Entry:
   return Entry(Method(*parts, **more), "method", needs=needs)
 
 
-def _cosine(loss: Callable[..., Any], term: str) -> Entry:
+def _cosine(loss: Callable[..., Array], term: str) -> Entry:
   rule = rules.single(loss, term)
   return _method(models.CosineHead, rule, rules.predict_cosine, terms=(term,), shared=("scale",))
 
 
-def _binary(loss: Callable[..., Any], term: str) -> Entry:
+def _binary(loss: Callable[..., Array], term: str) -> Entry:
   """A method for yes-or-no labels, one an example or several."""
   parts = (models.BinaryHead, rules.binary(loss, term), rules.predict_binary)
   return _method(*parts, terms=(term,), soft_labels=True, predicts="yes or no")
 
 
-def _moments(loss: Callable[..., Any]) -> Entry:
+def _moments(loss: Callable[..., dict[str, Array]]) -> Entry:
   """A method that predicts the mean and the variance of targets that are numbers."""
   parts = (models.GaussianHead, loss, rules.predict_gaussian)
   return _method(*parts, terms=(loss.__name__,), predicts="moments")
 
 
-def _rows(module: Any, kind: str, names: str, needs: tuple[str, ...] = ()) -> dict[str, Entry]:
+def _rows(module: object, kind: str, names: str, needs: tuple[str, ...] = ()) -> dict[str, Entry]:
   return {name: Entry(getattr(module, name), kind, needs=needs) for name in names.split()}
 
 
@@ -251,7 +252,7 @@ class Kind:
 
   group: str
   words: str
-  fits: Callable[[Any], bool]
+  fits: Callable[[object], bool]
   given: tuple[str, ...] = ()
   hidden: tuple[str, ...] = ()
 
@@ -262,7 +263,7 @@ def _takes(group: str, *first: str, given: tuple[str, ...] = (), hidden: tuple[s
   return Kind(group, f"a function of ({', '.join(first)}, ...)", fits, given, hidden)
 
 
-def _is_source(thing: Any) -> bool:
+def _is_source(thing: object) -> bool:
   # Only a return annotation makes a source: a work directory of other people may name any function.
   try:
     returned = typing.get_type_hints(thing).get("return")
@@ -271,7 +272,7 @@ def _is_source(thing: Any) -> bool:
   return callable(thing) and isinstance(returned, type) and issubclass(returned, Dataset)
 
 
-def _is_step(thing: Any) -> bool:
+def _is_step(thing: object) -> bool:
   return not {"learning_rate", "max_learning_rate"}.isdisjoint(parameters(thing))
 
 
@@ -352,12 +353,12 @@ def takes_modules(group: str) -> bool:
   return any(kind.group == group for kind in KINDS.values())
 
 
-def choose(group: str, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> Chosen:
+def choose(group: str, name: str, options: Mapping[str, object] = MappingProxyType({})) -> Chosen:
   """The entry that a field names, with its options."""
   return Chosen(short(name), find(group, name), options)
 
 
-def infer(group: str, thing: Any, name: str) -> Entry | None:
+def infer(group: str, thing: object, name: str) -> Entry | None:
   """The entry of an object of a user's own module, from its parameters; None if it fits no kind."""
   kind = next((each for each, of in KINDS.items() if of.group == group and of.fits(thing)), None)
   if kind is None:
@@ -384,7 +385,7 @@ def infer(group: str, thing: Any, name: str) -> Entry | None:
 _MORE = {"penalty": {"weight": 1e-4, "limit": 0.0}, "term": {"weight": 1.0}, "wrapper": {"inner": "sgd"}}
 
 
-def options_of(entry: Entry) -> dict[str, Any]:
+def options_of(entry: Entry) -> Fields:
   """The options of an entry with their defaults; a method has three groups: `head`, `loss`, `predict`."""
   function = entry.function
   if isinstance(function, Method):

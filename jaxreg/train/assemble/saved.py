@@ -13,7 +13,7 @@ from jaxreg.train.config.fields import reads_streams, row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import local_path
+from jaxreg.train.files import Json, local_path
 from jaxreg.train.lookup import Options
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import pick_and_restore, restore_state
@@ -22,8 +22,6 @@ from jaxreg.train.step.network_view import TrainedFn
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Key
-
-Json = str | float | None | list["Json"] | dict[str, "Json"]
 
 
 def restore_config(config: Config, workdir: Path, overrides: Options | None = None) -> Config:

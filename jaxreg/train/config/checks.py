@@ -3,12 +3,12 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from jaxreg.train.config.choices import base_config, check_choices, flatten
 from jaxreg.train.config.describe import fits, in_words, kind_of, names_of
-from jaxreg.train.config.fields import Config, row_of
+from jaxreg.train.config.fields import Config, Flat, row_of
 from jaxreg.train.devices.sharding import parse
 from jaxreg.train.errors import RunError, shortened, unknown
 from jaxreg.train.step import optimizer
@@ -34,7 +34,7 @@ def check(config: Config) -> None:
     raise RunError(message)
 
 
-def check_types(fields: Mapping[str, Any]) -> None:
+def check_types(fields: Flat) -> None:
   """Checks that the known fields of a flat configuration have values of their types."""
   known = flatten(base_config())
   for field, default in known.items():
@@ -44,7 +44,7 @@ def check_types(fields: Mapping[str, Any]) -> None:
       raise RunError(f"{field}: must be {in_words(kind)}, got {shortened(repr(got), 80)}")
 
 
-def _check_allowed(field: str, value: Any, names: tuple[str, ...]) -> None:
+def _check_allowed(field: str, value: object, names: tuple[str, ...]) -> None:
   """Checks the names or the numbers of one field."""
   values = value if isinstance(value, list) else [value]
   if names and (wrong := [name for name in values if name not in names]):
@@ -52,7 +52,7 @@ def _check_allowed(field: str, value: Any, names: tuple[str, ...]) -> None:
   numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
   others = [repr(each) for each in values if not isinstance(each, int | float)]
   if len(set(others)) < len(others) and not WEIGHTED.match(field):
-    raise RunError(f"{field}: each must be named once, got {tuple(value)}")
+    raise RunError(f"{field}: each must be named once, got {tuple(values)}")
   interval = row_of(field).allowed or "(-inf, inf)"
   if not all(_lies_in(interval, number) for number in numbers):
     got = tuple(value) if isinstance(value, list) else value

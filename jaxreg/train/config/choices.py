@@ -8,15 +8,15 @@ import copy
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, cast
 
 from ml_collections import ConfigDict, config_dict
 
 from jaxreg.train import registry
-from jaxreg.train.config.fields import FIELDS, Config
+from jaxreg.train.config.fields import FIELDS, Config, Flat
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import Chosen, Entry, check_imported, is_yours, short
+from jaxreg.train.lookup import Chosen, Entry, Fields, check_imported, is_yours, short
 from jaxreg.train.registry import REGISTRY, options_of
 
 CHOICES = {field: group for group, field in registry.FIELDS.items()}  # the group of each field that chooses
@@ -38,7 +38,7 @@ def base_config() -> Config:
   return add_options(config).lock()
 
 
-def _group(fields: Mapping[str, Any]) -> ConfigDict:
+def _group(fields: Flat) -> ConfigDict:
   """A group of the configuration; a field whose default is None is a number that may be left out."""
   group = ConfigDict(convert_dict=False)  # a dict is a value: rows, whose labels and fields have dots
   for name, value in fields.items():
@@ -47,12 +47,12 @@ def _group(fields: Mapping[str, Any]) -> ConfigDict:
   return group
 
 
-def default_config(flat: Mapping[str, Any]) -> Config:
+def default_config(flat: Flat) -> Config:
   """`base_config()` with the options of the choices in a flat configuration."""
   return add_options(base_config(), flat)
 
 
-def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: ConfigDict | Flat, prefix: str = "") -> Fields:
   """Returns the fields by their dotted names: `{"optimizer.name": "adam", ...}`."""
   flat = {}
   for name, value in config.items():
@@ -63,7 +63,7 @@ def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[st
   return flat
 
 
-def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
+def relevant(flat: Flat) -> Fields:
   """A flat configuration without the options that nothing reads, because their choice is not named."""
   return {field: value for field, value in flat.items() if chooser(field, flat) is None}
 
@@ -77,7 +77,7 @@ def option(field: str) -> tuple[str, str, str] | None:
   return (group, choice, name) if group and dot else None
 
 
-def chooser(field: str, flat: Mapping[str, Any]) -> str | None:
+def chooser(field: str, flat: Flat) -> str | None:
   """The field whose choice leaves this option unread; None if the option is read."""
   if not (found := option(field)):
     return None
@@ -112,7 +112,7 @@ def chosen_all(config: Config, group: str) -> list[Chosen]:
   return [chosen(config, group, name) for name in _part(config, group).names]
 
 
-def add_options(config: Config, flat: Mapping[str, Any] | None = None) -> Config:
+def add_options(config: Config, flat: Flat | None = None) -> Config:
   """Adds the group of options of every choice that has none in the configuration yet.
 
   A configuration has the options of our tables from the start. After any other choice, this adds its options:
@@ -165,14 +165,14 @@ def check_choices(config: Config) -> None:
       raise RunError(f"{field}: {other} and {name} would share {group}.{short(name)}; rename one of them")
 
 
-def check_imports(flat: Mapping[str, Any]) -> None:
+def check_imports(flat: Flat) -> None:
   """Checks that the names in a work directory's configuration need no import."""
   for field, _, name in named_in(flat):
     if field not in ROWS:
       check_imported(name, field)
 
 
-def named_in(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def named_in(flat: Flat) -> Iterator[tuple[str, str, str]]:
   """The field, the group and the name of every choice in a flat configuration.
 
   Rows give only their names of the form `module:NAME`. Values of wrong types are left out.

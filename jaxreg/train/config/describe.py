@@ -20,7 +20,7 @@ from jaxreg.train.registry import REGISTRY, find, takes_modules
 WIDTH = 80
 NOTHING: Flat = types.MappingProxyType({})
 SEQUENCES = (tuple, Sequence, Collection, Iterable)
-WORDS = {
+WORDS: dict[object, tuple[str, str]] = {
   bool: ("True or False", "truth values"),
   int: ("an integer", "integers"),
   float: ("a number", "numbers"),
@@ -58,13 +58,13 @@ def allowed(field: str, flat: Flat = NOTHING) -> tuple[str, ...]:
   return names_of(kind_of(field, flat))
 
 
-def names_of(kind: Any) -> tuple[str, ...]:
+def names_of(kind: object) -> tuple[str, ...]:
   """The names in a `Literal`, alone or in a tuple."""
   of_items = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
   return typing.get_args(of_items) if typing.get_origin(of_items) is Literal else ()
 
 
-def kind_of(field: str, flat: Flat) -> Any:
+def kind_of(field: str, flat: Flat) -> object:
   """The type of a field: from the table, from an annotation with names or items, or from its value."""
   if field in FIELDS:
     return FIELDS[field].kind
@@ -100,7 +100,7 @@ def fits(value: object, kind: Any) -> bool:
     return True
 
 
-def in_words(kind: Any) -> str:
+def in_words(kind: object) -> str:
   """A type in words, as "a tuple of integers"."""
   origin, items = typing.get_origin(kind), typing.get_args(kind)
   if origin is types.UnionType:
@@ -111,7 +111,7 @@ def in_words(kind: Any) -> str:
   return WORDS[str if origin is Literal else origin or kind][0]
 
 
-def _functions(field: str, flat: Flat) -> list[tuple[Callable[..., Any], str]]:
+def _functions(field: str, flat: Flat) -> list[tuple[Callable[..., object], str]]:
   """The functions that have a field as a parameter, each with the parameter's name."""
   if not (found := option(field)):
     function = row_of(field).function
@@ -127,7 +127,7 @@ def _functions(field: str, flat: Flat) -> list[tuple[Callable[..., Any], str]]:
   return [(getattr(function, "func", function), name) for function in functions if callable(function)]
 
 
-def _entries(group: str, choice: str, flat: Flat) -> list[Any]:
+def _entries(group: str, choice: str, flat: Flat) -> list[object]:
   """The function or class whose options are `group.choice`: one of ours, or one that `flat` names."""
   if choice in REGISTRY[group]:
     return [REGISTRY[group][choice].function]
@@ -136,7 +136,7 @@ def _entries(group: str, choice: str, flat: Flat) -> list[Any]:
 
 
 @functools.cache
-def _parameters(function: Callable[..., Any]) -> dict[str, str]:
+def _parameters(function: Callable[..., object]) -> dict[str, str]:
   """The first sentence on each parameter, from the section `Args` or `Attributes` of a docstring.
 
   A text that only refers to another function of the folder, `as in` its name, is the text there.
@@ -151,7 +151,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, str]:
   return found
 
 
-def _elsewhere(function: Callable[..., Any], name: str, text: str) -> str:
+def _elsewhere(function: Callable[..., object], name: str, text: str) -> str:
   """The sentence on a parameter that a text refers to, in the same folder; empty for any other text."""
   refers = re.fullmatch(r"\s*as (?:in|for) `(\w+)`\.?", text)
   if not refers:
@@ -166,7 +166,7 @@ def _sentence(text: str) -> str:
 
 
 @functools.cache
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _hints(function: Callable[..., object]) -> dict[str, object]:
   try:
     return typing.get_type_hints(function)
   except (NameError, TypeError):  # a function from outside may have annotations that cannot be read

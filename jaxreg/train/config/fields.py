@@ -10,9 +10,9 @@ from ml_collections import ConfigDict
 
 from jaxreg import models
 from jaxreg.train.data.images import Decoding
-from jaxreg.train.lookup import parameters
+from jaxreg.train.lookup import Fields, Options, parameters
 
-Flat = Mapping[str, Any]
+Flat = Options
 Reads = Callable[[Flat], bool]
 
 OPTION = object()  # the default of a field whose function has it in its signature
@@ -23,7 +23,7 @@ Job = Literal["train", "evaluate", "compare", "flatness", "translate", "report",
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Checkpoints = Literal["latest", "best"]
 Mask = Literal["kernels_only", "no_branches", "everything"]
-Rows = dict[str, dict[str, Any]]  # {label: {field: value}}
+Rows = dict[str, Fields]  # {label: {field: value}}
 
 JOBS: tuple[str, ...] = typing.get_args(Job)
 
@@ -44,13 +44,13 @@ class Field(NamedTuple):
     function: the function whose parameter the field is, with its default and its meaning.
   """
 
-  default: Any = OPTION
+  default: object = OPTION
   help: str = ""
   allowed: str | None = None
   read_when: Reads | str | None = None
   scope: Literal["call", "prediction", "place", "length"] | None = None
-  kind: Any = None
-  function: Callable[..., Any] | None = None
+  kind: object = None
+  function: Callable[..., object] | None = None
 
 
 def field(*row: Any, **named: Any) -> Any:
@@ -413,7 +413,7 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
     {name: {"method.name": name} for name in ("softmax", "dropmax")},
     "Rows of the comparison, {label: {field: value}}; as a flag: methods, or 'label: field=value ...'.",
   )
-  grid: dict[str, Any] = field(
+  grid: Fields = field(
     {},
     "Settings to search on the validation split: {field: values} for all rows, {label: {field: values}} "
     "for one; as a flag: 'field=value,value,...', or 'label: field=value,...'.",

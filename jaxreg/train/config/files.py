@@ -6,7 +6,6 @@ import importlib.util
 import textwrap
 import types
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -18,7 +17,9 @@ from jaxreg.train.errors import RunError, one_line, shortened
 from jaxreg.train.files import local_path, split_variant
 from jaxreg.train.lookup import look_here, parameters
 
-UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
+WRAPPER = textwrap.TextWrapper(
+  WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+)
 
 
 def load_file(path: str, configs: Path) -> tuple[Config, str]:
@@ -83,7 +84,7 @@ def list_files(configs: Path) -> str:
     variants = " ".join(f":{variant}" for variant in _variants(file))
     lines.append(f"{configs.name}/{file.name}")
     for text in (doc.partition("\n")[0], variants):
-      lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4, **UNBROKEN)
+      lines += WRAPPER.wrap(text)
   return "\n".join(lines) + "\n"
 
 

@@ -17,11 +17,10 @@ from jaxreg.train.config.choices import ROWS, add_options, chooser, flatten, is_
 from jaxreg.train.config.describe import NOTHING, fits, in_words, kind_of
 from jaxreg.train.config.fields import Config, Flat, Rows, is_read
 from jaxreg.train.errors import RunError, shortened
-from jaxreg.train.lookup import short
+from jaxreg.train.lookup import Fields, short
 from jaxreg.train.registry import REGISTRY
 
 METHODS = REGISTRY["method"]
-Fields = dict[str, Any]  # values by the full names of their fields
 NAME = r"[\w.]+:\w+"  # `module:NAME`
 ENTRIES = (*ROWS, "mesh.shard", "optimizer.mahalanobis.metric")  # the fields whose text `parse_entries` reads
 # The jobs of a single run, which reads only its own configuration's choices; rows of other jobs may choose
@@ -86,7 +85,7 @@ def meant(field: str, known: Iterable[str]) -> str:
   return f"; did you mean {' or '.join(near[:4])}?" if near else ""
 
 
-def check_read(overrides: Mapping[str, Any], config: Config) -> None:
+def check_read(overrides: Flat, config: Config) -> None:
   """Checks that the run reads each override; jobs with rows are left out, because a row may read it."""
   flat = flatten(config)
   for field in overrides if config.job in ALONE else ():
@@ -129,7 +128,7 @@ def compared_rows(config: Config) -> list[Row]:
 def checked_rows(config: Config, where: str) -> dict[str, Fields]:
   """The fields that each row of the field `where` sets, by its label, with values of the fields' types."""
   known = flatten(config)
-  rows: dict[str, Any] = known[where]
+  rows: Rows = known[where]
   if not rows:
     raise RunError(f"{where}: give at least one, such as {', '.join(METHODS)}")
   for label, fields in rows.items():
@@ -143,7 +142,7 @@ def checked_rows(config: Config, where: str) -> dict[str, Fields]:
   }
 
 
-def _checked(field: str, value: Any, known: Flat, where: str) -> Any:
+def _checked(field: str, value: Any, known: Flat, where: str) -> object:
   """The value, if it has the type of the field; an integer for a float becomes one, a list a tuple."""
   if field not in known:
     raise RunError(f"{where}: there is no field {field}{meant(str(field), known)}")
@@ -153,7 +152,7 @@ def _checked(field: str, value: Any, known: Flat, where: str) -> Any:
   return tuple(value) if isinstance(value, list) else float(value) if kind is float else value
 
 
-def _read(field: str, text: str | None, known: Flat) -> Any:
+def _read(field: str, text: str | None, known: Flat) -> object:
   """The value of a flag for a field, whose type is that of its value in `known`."""
   flag, kind = f"--config.{field}", kind_of(field, known)
   if text is None and kind is not bool:
@@ -163,7 +162,7 @@ def _read(field: str, text: str | None, known: Flat) -> Any:
   return True if text is None else value_of(text, kind, f"{flag}:")
 
 
-def value_of(text: str, kind: Any, where: str) -> Any:
+def value_of(text: str, kind: object, where: str) -> object:
   """The value of a text that has a type; `where` begins the error."""
   number = float if kind == float | None else kind
   try:
@@ -176,7 +175,7 @@ def value_of(text: str, kind: Any, where: str) -> Any:
   return _tuple(where, text) if tuple in (kind, typing.get_origin(kind)) else text
 
 
-def _tuple(where: str, text: str) -> tuple[Any, ...]:
+def _tuple(where: str, text: str) -> tuple[object, ...]:
   """The tuple that a text holds; any other text is the tuple's only item."""
   value = literal(text)
   if value == text and re.search(r"^[(\[{]|[,\s]", text):
@@ -184,7 +183,7 @@ def _tuple(where: str, text: str) -> tuple[Any, ...]:
   return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def literal(text: str) -> Any:
+def literal(text: str) -> object:
   """A number, a tuple, ... of a text; the text itself if it is none of them."""
   try:
     return ast.literal_eval(text.strip())
@@ -192,7 +191,7 @@ def literal(text: str) -> Any:
     return text
 
 
-def parse_entries(field: str, entries: Iterable[Any], known: Flat = NOTHING) -> Any:
+def parse_entries(field: str, entries: Iterable[object], known: Flat = NOTHING) -> object:
   """The value of a field in `ENTRIES` from the texts that a flag gives for it.
 
   Args:

@@ -1,28 +1,29 @@
 """Wraps the one training step: over devices, over replicas, over steps."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.data.placement import gather, place
-from jaxreg.train.devices.sharding import gathered_layout
+from jaxreg.train.devices.sharding import Layout, gathered_layout
 from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array, Batch, Metrics, PyTree
 
 PARALLEL = ("jit", "pmap")
 
-Step = Callable[[Any, dict[str, jax.Array], Any], tuple[Any, dict[str, Any]]]
-Place = Callable[[Any], Any]
+TrainStep = Callable[..., tuple[TrainState, Metrics]]
+Step = Callable[[PyTree, dict[str, Array], Batch], tuple[PyTree, PyTree]]
+Place = Callable[[Batch], Batch]
 
 
 def make_step(
-  train_step: Callable[..., Any],
+  train_step: TrainStep,
   mesh: jax.sharding.Mesh,
   parallel: str = "jit",
   *,
-  layout: Any = None,
+  layout: Layout | None = None,
   replicas: bool = False,
   scan: bool = False,
 ) -> tuple[Step, Place]:
@@ -54,7 +55,7 @@ def make_step(
       donate_argnums=0,
     )
 
-    def place_parts(batch: Any) -> Any:
+    def place_parts(batch: Batch) -> Batch:
       parts = jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch)
       return place(mesh, parts, P("data"))
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 
 from jaxreg.train.errors import RunError, first_line, one_line, program
 
+T = TypeVar("T")
 PEER_TIMEOUT = 100  # seconds; JAX's own
 START_TIMEOUT = 45  # seconds
 GRACE = 3  # seconds that the first process, which hosts JAX's service, gives others to report their errors
@@ -121,7 +122,7 @@ def is_first() -> bool:
   return jax.process_index() == 0
 
 
-def exchange(value: Any) -> list[Any]:
+def exchange(value: T) -> list[T]:
   """The values that all processes pass, in the order of the processes; values must have JSON's types."""
   if jax.process_count() == 1:
     return [value]
@@ -132,19 +133,19 @@ def exchange(value: Any) -> list[Any]:
   return [json.loads(bytes(row[:length])) for row, length in zip(texts, lengths, strict=True)]
 
 
-def first(call: Callable[[], Any]) -> Any:
+def first(call: Callable[[], T]) -> T:
   """Calls `call` in the first process; all processes return its result, which must have JSON's types."""
   return _agreed(call, ask=is_first())[0]
 
 
-def everywhere(call: Callable[[], Any]) -> Any:
+def everywhere(call: Callable[[], T]) -> T:
   """Calls `call` in every process and returns its own result; if one call raises, all processes raise."""
-  result = []
+  result: list[T] = []
   _agreed(lambda: result.append(call()), ask=True)
   return result[0]
 
 
-def same(what: str, value: Any) -> None:
+def same(what: str, value: object) -> None:
   """Checks that `value` is the same in all processes."""
   values = exchange(value)
   differ = [number for number, other in enumerate(values) if other != values[0]]
@@ -152,7 +153,7 @@ def same(what: str, value: Any) -> None:
     raise RunError(f"{what}: process {differ[0]} has another value than process 0; start all processes alike")
 
 
-def _agreed(call: Callable[[], Any], *, ask: bool) -> list[Any]:
+def _agreed(call: Callable[[], object], *, ask: bool) -> list[Any]:
   result, error = None, None
   if ask:
     try:

@@ -6,16 +6,16 @@ run is a loop over one replica. In either form, states are saved with a leading 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.devices.compile import Place, Step, make_step
-from jaxreg.train.devices.sharding import stacked_layout
-from jaxreg.typing import Array
+from jaxreg.train.devices.compile import Place, Step, TrainStep, make_step
+from jaxreg.train.devices.sharding import Layout, stacked_layout
+from jaxreg.train.step.state import States, TrainState
+from jaxreg.typing import Array, Batch, Params, PyTree
 
 FORMS = ("auto", "vmap", "loop")
 
@@ -24,26 +24,26 @@ FORMS = ("auto", "vmap", "loop")
 class Vmap:
   """One program for all replicas; states, batches and metrics have a leading axis of replicas."""
 
-  mesh: jax.sharding.Mesh
+  mesh: Mesh
 
   @property
-  def stacked_layout(self) -> Any:
+  def stacked_layout(self) -> Layout:
     """Where a stacked state lies."""
     return NamedSharding(self.mesh, P())
 
-  def unpack(self, stacked: Any) -> Any:
+  def unpack(self, stacked: TrainState) -> States:
     return stacked
 
-  def pack(self, states: Any) -> Any:
+  def pack(self, states: PyTree) -> TrainState:
     return states
 
-  def pick(self, states: Any, replica: int) -> Any:
+  def pick(self, states: PyTree, replica: int) -> TrainState:
     return jax.tree.map(lambda x: cloned(x)[replica], states)
 
-  def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Step, Place]:
+  def make_step(self, train_step: TrainStep, *, scan: bool = False) -> tuple[Step, Place]:
     return make_step(train_step, self.mesh, replicas=True, scan=scan)
 
-  def make_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+  def make_each(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
 
     def each(states, *args):
@@ -51,7 +51,7 @@ class Vmap:
 
     return jax.jit(each, out_shardings=NamedSharding(self.mesh, P()))
 
-  def make_update(self, function: Callable[..., Any]) -> Callable[..., Any]:
+  def make_update(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Compiles `function(state, value) -> state`, to be called with all states and a value for each."""
     return jax.jit(jax.vmap(function), donate_argnums=0, out_shardings=NamedSharding(self.mesh, P()))
 
@@ -66,46 +66,46 @@ class Loop:
     layout: where a state lies: one sharding, or a tree of shardings.
   """
 
-  mesh: jax.sharding.Mesh
+  mesh: Mesh
   parallel: str
-  layout: Any
+  layout: Layout
 
   @property
-  def stacked_layout(self) -> Any:
+  def stacked_layout(self) -> Layout:
     """Where a stacked state lies."""
     return stacked_layout(self.layout)
 
-  def unpack(self, stacked: Any) -> Any:
+  def unpack(self, stacked: TrainState) -> States:
     """The states of the replicas, from a stacked state."""
     number = jax.tree.leaves(stacked)[0].shape[0]
     return jax.jit(_split, out_shardings=(self.layout,) * number)(stacked)
 
-  def pack(self, states: Any) -> Any:
+  def pack(self, states: PyTree) -> TrainState:
     """The stacked state, as a copy: the reverse of `unpack`."""
     return jax.jit(_stack, out_shardings=self.stacked_layout)(*states)
 
-  def pick(self, states: Any, replica: int) -> Any:
+  def pick(self, states: PyTree, replica: int) -> TrainState:
     return states[replica]
 
-  def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Any, Place]:
+  def make_step(self, train_step: TrainStep, *, scan: bool = False) -> tuple[Step, Place]:
     step, place = make_step(train_step, self.mesh, self.parallel, layout=self.layout, scan=scan)
 
     def each(states, arrays, batches):
       results = [step(state, arrays, batch) for state, batch in zip(states, batches, strict=True)]
       return tuple(state for state, _ in results), tuple(metrics for _, metrics in results)
 
-    def place_each(batch: dict[str, Any]) -> Any:
+    def place_each(batch: dict[str, Array]) -> list[Batch]:
       number = len(next(iter(batch.values())))
       return [place({name: x[r] for name, x in batch.items()}) for r in range(number)]
 
     return each, place_each
 
-  def make_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+  def make_each(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
     one = jax.jit(function, out_shardings=NamedSharding(self.mesh, P()))
     return lambda states, *args: tuple(one(state, *args) for state in states)
 
-  def make_update(self, function: Callable[..., Any]) -> Callable[..., Any]:
+  def make_update(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Compiles `function(state, value) -> state`, to be called with all states and a value for each."""
     one = jax.jit(function, donate_argnums=0, out_shardings=self.layout)
     return lambda states, values: tuple(
@@ -113,12 +113,12 @@ class Loop:
     )
 
 
-def _split(stacked: Any) -> tuple[Any, ...]:
+def _split(stacked: TrainState) -> tuple[TrainState, ...]:
   number = jax.tree.leaves(stacked)[0].shape[0]
   return tuple(jax.tree.map(lambda x, r=r: x[r], stacked) for r in range(number))
 
 
-def _stack(*states: Any) -> Any:
+def _stack(*states: TrainState) -> TrainState:
   return jax.tree.map(lambda *leaves: jnp.stack([cloned(x) for x in leaves]), *states)
 
 
@@ -127,13 +127,13 @@ def cloned(x: Array) -> Array:
   return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
-def stacked(state: Any, number: int) -> Any:
+def stacked(state: TrainState, number: int) -> TrainState:
   """The shapes of an abstract state with a leading axis of `number` replicas, as states are saved."""
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), state)
 
 
 def make_replicas(
-  mesh: jax.sharding.Mesh, form: str, *, number: int, params: Any, parallel: str, layout: Any = None
+  mesh: Mesh, form: str, *, number: int, params: Params, parallel: str, layout: Layout | None = None
 ) -> Vmap | Loop:
   """The replicas in the form that is asked for; `auto` takes `vmap` if it is faster.
 

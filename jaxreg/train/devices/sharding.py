@@ -4,7 +4,6 @@ import dataclasses
 import fnmatch
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
@@ -13,10 +12,12 @@ from jax.sharding import PartitionSpec as P
 from jaxreg.paths import leaf_names
 from jaxreg.train.errors import RunError
 from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array, Params
 
 # The rules that have a name. The classes are the last dimension of a head's kernels and biases.
 RULES = {"head": ("head/*", -1, "model"), "fsdp": ("*", "largest", "data")}
 
+Layout = NamedSharding | TrainState  # one sharding, or a tree of shardings
 _AXES = (("data",), ("model",), ("data", "model"))
 
 
@@ -58,7 +59,7 @@ class Rule:
     return P(*[None] * dimension, self.axes if more else axis)
 
 
-def parse(rule: Any) -> Rule:
+def parse(rule: object) -> Rule:
   """A rule from its name in `RULES`, or from `(glob, dimension, axis)` or `(glob, dimension, axis, axis)`."""
   found = RULES.get(rule) if isinstance(rule, str) else rule
   glob, dimension, *axes = found if isinstance(found, list | tuple) and len(found) > 2 else ("", 0)
@@ -75,9 +76,7 @@ def parse(rule: Any) -> Rule:
   return Rule(text, glob, None if dimension == "largest" else dimension, tuple(axes))
 
 
-def make_layout(
-  state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[Any], min_size: int
-) -> NamedSharding | TrainState:
+def make_layout(state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[object], min_size: int) -> Layout:
   """Where the state of one replica lies: a copy on each device, or as the rules say.
 
   If several rules match a parameter, the first counts. Other arrays in the state lie as a parameter does if
@@ -104,7 +103,7 @@ def make_layout(
       if name not in specs:
         specs[name] = rule.spec(name, shapes[name], mesh, min_size)
 
-  def of(path: str, leaf: Any) -> NamedSharding:
+  def of(path: str, leaf: Array) -> NamedSharding:
     # "opt_state/0/mu/head/classifier/kernel" ends in the path of a parameter; the longest such end counts.
     segments = path.split("/")
     ends = ("/".join(segments[start:]) for start in range(len(segments)))
@@ -115,12 +114,12 @@ def make_layout(
   return structure.unflatten([of(*pair) for pair in zip(leaf_names(state), leaves, strict=True)])
 
 
-def stacked_layout(layout: Any) -> Any:
+def stacked_layout(layout: Layout) -> Layout:
   """The layout with a leading axis of replicas."""
   return jax.tree.map(lambda x: NamedSharding(x.mesh, P(None, *x.spec)), layout)
 
 
-def gathered_layout(layout: Any) -> Any:
+def gathered_layout(layout: Params) -> Params:
   """The layout without splits over the data axis: the layout that a forward pass reads.
 
   It is requested explicitly, because the compiler might otherwise move activations of the whole batch.

@@ -12,7 +12,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from jaxreg.train.config.choices import Config, flatten, relevant
 from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset, DataSpec
 from jaxreg.train.devices.replicas import Vmap, cloned, stacked
+from jaxreg.train.devices.sharding import Layout
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.initial_state import compile_init
 from jaxreg.train.run import workdir as workdirs
@@ -35,7 +36,7 @@ from jaxreg.train.run.log import open_log, progress, say
 from jaxreg.train.run.loop import train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
-from jaxreg.train.step.metrics import of_each
+from jaxreg.train.step.metrics import Values, of_each
 from jaxreg.train.step.state import SweptState, TrainState
 from jaxreg.typing import Array
 
@@ -88,7 +89,7 @@ def _alike(runs: Sequence[Planned], fixed: Sequence[str]) -> list[list[Planned]]
   return list(groups.values())
 
 
-def is_strength(field: str, value: Any) -> bool:
+def is_strength(field: str, value: object) -> bool:
   """Whether a field of this value may be a strength; `sweep` says whether it can be traced."""
   return field.startswith(SECTIONS) and isinstance(value, float)
 
@@ -187,7 +188,7 @@ def _claimed(
   return functools.partial(check_there, run.folder, claimed["token"])
 
 
-def _shapes(state: TrainState) -> list[tuple[Any, Any]]:
+def _shapes(state: TrainState) -> list[tuple[tuple[int, ...], np.dtype]]:
   return [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
 
 
@@ -207,7 +208,7 @@ class Several:
     """Whether the last step of all runs was saved with metrics."""
     return all(one.measured for one in self._each)
 
-  def save(self, step: int, state: SweptState, of_replicas: dict[str, Any] | None) -> None:
+  def save(self, step: int, state: TrainState, of_replicas: Values | None) -> None:
     """Starts saving the part of every run."""
     number = len(self._each)
     parts = _parts(jax.tree.leaves(state), number)
@@ -221,7 +222,7 @@ class Several:
     for one in self._each:
       one.wait()
 
-  def restored(self, folders: Sequence[Path], step: int, state: SweptState, layout: Any) -> SweptState:
+  def restored(self, folders: Sequence[Path], step: int, state: SweptState, layout: Layout) -> SweptState:
     """The common state at a step that all runs have saved; `state` gives the strengths and the shapes."""
     replicas = len(state.step) // len(folders)
     alone = [

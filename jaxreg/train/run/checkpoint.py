@@ -12,11 +12,12 @@ import jax
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1
 
-from jaxreg.train.devices.processes import first, is_first
+from jaxreg.train.devices.processes import T, first, is_first
 from jaxreg.train.devices.replicas import stacked
+from jaxreg.train.devices.sharding import Layout
 from jaxreg.train.errors import NothingToSave, RunError, first_line, one_line
 from jaxreg.train.run.manifest import clean, folders, good_steps, remove_manifest, write_manifest
-from jaxreg.train.step.metrics import averaged, chosen_metric
+from jaxreg.train.step.metrics import Values, averaged, chosen_metric
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
@@ -84,7 +85,7 @@ class Checkpoints:
       if not at_once:
         self._clear_away()
 
-  def save(self, step: int, state: Any, of_replicas: dict[str, Any] | None) -> None:
+  def save(self, step: int, state: TrainState, of_replicas: Values | None) -> None:
     """Starts saving `state`, which may be donated right after; does nothing if the step is saved already.
 
     A checkpoint without metrics is replaced when the metrics are known.
@@ -152,7 +153,7 @@ class Checkpoints:
     return NothingToSave(f"{self._root}: a checkpoint cannot be saved ({reason}); those before are kept")
 
 
-def restore(workdir: Path, step: int, like: Any) -> Any:
+def restore(workdir: Path, step: int, like: TrainState) -> TrainState:
   """The state saved at `step`, with the structure, shapes, dtypes and shardings of the state `like`."""
   folder = folders(workdir)[0] / str(step)
   try:
@@ -162,7 +163,7 @@ def restore(workdir: Path, step: int, like: Any) -> Any:
     raise RunError(f"{folder}: the checkpoint does not fit this configuration ({reason})") from error
 
 
-def abstract(state: Any, sharding: Any) -> Any:
+def abstract(state: TrainState, sharding: Layout | SingleDeviceSharding) -> TrainState:
   """`state` as shapes and dtypes, to be restored with one sharding or with a tree of shardings."""
   like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
   return jax.tree.map(like, state, jax.tree.broadcast(sharding, state))
@@ -171,10 +172,10 @@ def abstract(state: Any, sharding: Any) -> Any:
 def pick_and_restore(
   workdir: Path,
   pick: Callable[[], int],
-  restored: Callable[[int], Any],
+  restored: Callable[[int], T],
   *,
-  agree: Callable[[Callable[[], Any]], Any] = lambda call: call(),
-) -> tuple[int, Any]:
+  agree: Callable[[Callable[[], int]], int] = lambda call: call(),
+) -> tuple[int, T]:
   """The step that `pick` returns, and the result of `restored` for this step.
 
   A training run in the same folder may delete the checkpoint that was just picked; then another is picked.

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from jaxreg.train.config.fields import row_of
+from jaxreg.train.config.fields import Flat, row_of
 from jaxreg.train.files import split_variant
 
 # Scopes of fields in which two calls on a work directory may differ: a training, an evaluation.
@@ -15,7 +13,7 @@ PREDICTS = TRAINS | {"prediction"}
 EVALUATES = PREDICTS | {"place"}
 
 
-def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
+def default_workdir(config_path: str, overrides: Flat) -> Path:
   """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run.
 
   An evaluation looks for the existing folder of a run with the same overrides, where overrides that belong to
@@ -28,7 +26,7 @@ def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
   return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])
 
 
-def _named(config_path: str, overrides: Mapping[str, Any], free: frozenset[str]) -> Path:
+def _named(config_path: str, overrides: Flat, free: frozenset[str]) -> Path:
   path, _, argument = split_variant(config_path)
   name = Path(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":
@@ -45,6 +43,6 @@ def _one_folder(name: str) -> str:
   return safe
 
 
-def short_hash(value: Any) -> str:
+def short_hash(value: object) -> str:
   """Eight digits that tell a value, such as a table of fields, from other values."""
   return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]

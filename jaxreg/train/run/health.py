@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.step.state import States
-from jaxreg.typing import Array
+from jaxreg.typing import Array, PyTree
 
 NEAR_CHANCE = 1.5  # multiple of the accuracy of a guess
 EXPLODED = 10  # multiple of the loss of a guess; an overfit network stays below it
@@ -29,13 +29,13 @@ def largest_parts(states: States) -> dict[str, np.ndarray]:
 
 
 @jax.jit
-def _largest(tree: Any) -> Array:
+def _largest(tree: PyTree) -> Array:
   """The largest absolute value in a tree; NaN or infinite if the tree holds such a value."""
   leaves = [jnp.abs(x).max().astype(jnp.float32) for x in jax.tree.leaves(tree) if jnp.size(x)]
   return jnp.max(jnp.stack(leaves)) if leaves else jnp.float32(0)
 
 
-def check_finite(step: int, values: Mapping[str, Any]) -> None:
+def check_finite(step: int, values: Mapping[str, np.ndarray | float]) -> None:
   """Stops the run if a value of any replica is NaN or infinite; the last checkpoint stays as it is."""
   shown = []
   for name, runs in values.items():

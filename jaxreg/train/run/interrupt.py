@@ -6,7 +6,6 @@ import subprocess
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -15,6 +14,7 @@ from jaxreg.train.errors import one_line
 
 # SLURM can send SIGUSR1 before a job's time is over; a terminal that closes sends SIGHUP.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+Handler = Callable[[int, FrameType | None], object] | int | None  # of `signal.signal`
 
 
 class Interrupted(Exception):
@@ -26,7 +26,7 @@ class Interrupted(Exception):
     self.status = 128 + self.signal
 
 
-def set_handler(number: int, handler: Any) -> Any:
+def set_handler(number: int, handler: Handler) -> Handler:
   """`signal.signal`, but an ignored SIGHUP stays ignored, for `nohup`. Returns the previous handler."""
   before = signal.getsignal(number)
   kept = number == signal.SIGHUP and before == signal.SIG_IGN
@@ -43,13 +43,13 @@ class Interrupt:
 
   # The handler of a second Ctrl-C. A program may replace it, because an exception that is raised inside a
   # destructor is lost.
-  again: Callable[[int, FrameType | None], Any] = staticmethod(signal.default_int_handler)
+  again: Callable[[int, FrameType | None], object] = staticmethod(signal.default_int_handler)
   # The last number that this process asked the service for, over all runs of the process.
   _asked: int | None = None
 
   def __init__(self) -> None:
     self.received: int | None = None
-    self._previous: dict[int, object] = {}
+    self._previous: dict[int, Handler] = {}
 
   def __enter__(self) -> "Interrupt":
     # Handlers can be set in the main thread only; a program that runs us in another thread has its own.
@@ -61,7 +61,7 @@ class Interrupt:
 
   def __exit__(self, *exception: object) -> None:
     for number, handler in self._previous.items():
-      signal.signal(number, handler)  # type: ignore[arg-type]
+      signal.signal(number, handler)
 
   def stops(self, steps: range) -> bool:
     """Whether to stop after these steps; every process must ask once after each dispatch."""

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.errors import printable, shortened
 from jaxreg.train.run.metrics_file import MetricsFile
-from jaxreg.train.step.metrics import averaged, of_each
+from jaxreg.train.step.metrics import Values, averaged, of_each
 from jaxreg.train.step.program import Program
 
 PART_WIDTH = 30  # characters of a part's name beside its bar
@@ -103,7 +103,7 @@ class Log:
     if self._bar is not None:
       self._bar.update()
 
-  def write(self, step: int, of_replicas: dict[str, Any]) -> None:
+  def write(self, step: int, of_replicas: Values) -> None:
     """Writes and shows one record: the means of values `[replicas]`, with confidence intervals of several."""
     epoch = step / self._steps_per_epoch
     each = [averaged(own) for own in of_each(of_replicas, len(self._files))]
@@ -125,7 +125,7 @@ class Log:
       self._tenth = tenth
       self._say_values(step, _summary(self._latest, "train/loss", "val/error", "val/nll", "val/rmse"))
 
-  def show(self, step: int, of_replicas: dict[str, Any]) -> None:
+  def show(self, step: int, of_replicas: Values) -> None:
     """Shows values of this step beside those of its evaluation, without a record."""
     values = averaged(of_replicas)
     self._latest |= values

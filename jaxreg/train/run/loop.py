@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -18,9 +18,10 @@ from jaxreg.train.run.interrupt import Interrupt, Interrupted
 from jaxreg.train.run.intervals import Intervals, SaveClock, dispatches
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
-from jaxreg.train.step.metrics import chosen_metric, summarize
+from jaxreg.train.step.metrics import Sums, Values, chosen_metric, summarize
 from jaxreg.train.step.program import Program
-from jaxreg.train.step.state import States
+from jaxreg.train.step.state import States, TrainState
+from jaxreg.typing import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Run:
   data: dict[str, Source]
   order: Order
   interrupt: Interrupt
-  evaluate: Callable[..., dict[str, Any] | None]
+  evaluate: Callable[..., Sums | None]
   every: Intervals
   best: str
   wait: bool
@@ -58,7 +59,7 @@ class Saved(Protocol):
 
   @property
   def measured(self) -> bool: ...
-  def save(self, step: int, state: Any, of_replicas: dict[str, Any] | None) -> None: ...
+  def save(self, step: int, state: TrainState, of_replicas: Values | None) -> None: ...
   def wait(self) -> None: ...
 
 
@@ -148,13 +149,13 @@ def _rescue(run: Run, step: int, states: States, saved: Saved) -> None:
     saved.wait()
 
 
-def _make_dispatch(run: Run, feed: Feed) -> Callable[[States, range], tuple[States, Any]]:
+def _make_dispatch(run: Run, feed: Feed) -> Callable[[States, range], tuple[States, PyTree]]:
   """Builds `dispatch(states, steps) -> (states, metrics)`: one step, or several in one program."""
   one = run.replicas.make_step(run.program.train_step)
   several = run.replicas.make_step(run.program.train_step, scan=True)
   arrays = run.data["train"].arrays
 
-  def dispatch(states: States, steps: range) -> tuple[States, Any]:
+  def dispatch(states: States, steps: range) -> tuple[States, PyTree]:
     make, place_batch = one if len(steps) == 1 else several
     batch = place_batch(feed(steps))
     with jax.transfer_guard("disallow"):

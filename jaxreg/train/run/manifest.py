@@ -9,7 +9,7 @@ import re
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, digest, parse_table, sealed, sync_all, write_json
@@ -134,7 +134,7 @@ def _read_manifest(file: Path) -> Table:
   return manifest
 
 
-def _are_numbers(metrics: Any) -> bool:
+def _are_numbers(metrics: object) -> bool:
   return isinstance(metrics, dict) and all(isinstance(value, int | float) for value in metrics.values())
 
 

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, no_link_or_pipe, parse_table, sealed, write_text
@@ -98,6 +98,6 @@ def _parse(line: bytes) -> Table | None:
   return record if numbers and _is_small(record.get("step")) and "epoch" in record else None
 
 
-def _is_small(value: Any) -> bool:
+def _is_small(value: object) -> bool:
   """Whether the value is an integer that NumPy can hold."""
   return type(value) is int and abs(value) < 2**63

@@ -1,14 +1,14 @@
 """Reads the metrics of each dispatch one dispatch late, so that the device never waits for the host."""
 
 import time
-from typing import Any
 
 import jax
 
 from jaxreg.calibration import merge
 from jaxreg.train.run.health import CollapseGuard, check_finite
 from jaxreg.train.run.log import Log, Silent
-from jaxreg.train.step.metrics import summarize, to_host
+from jaxreg.train.step.metrics import Values, summarize, to_host
+from jaxreg.typing import PyTree
 
 
 class Recorder:
@@ -20,14 +20,14 @@ class Recorder:
 
   def __init__(self, log: Log | Silent, *, every: int, examples: int, guard: CollapseGuard | None = None):
     self._log, self._every, self._examples, self._guard = log, every, examples, guard
-    self._pending: tuple[range, Any] | None = None
-    self._total: Any = None
+    self._pending: tuple[range, PyTree] | None = None
+    self._total: PyTree = None
     self._recorded = 0  # steps in the total
     # The time when the last steps were done; unknown at first, so that the speed leaves out compilation.
     self._since: float | None = None
     self._steps, self._seconds = 0, 0.0
 
-  def add(self, steps: range, metrics: Any) -> None:
+  def add(self, steps: range, metrics: PyTree) -> None:
     """Takes the metrics of the steps just dispatched, and reads the metrics of the previous dispatch."""
     self.flush()
     self._pending = (steps, metrics)
@@ -63,7 +63,7 @@ class Recorder:
     if self._total is not None:
       self._log.show(step, self._with_speed(summarize(self._total, "train")))
 
-  def _with_speed(self, of_replicas: dict[str, Any]) -> dict[str, Any]:
+  def _with_speed(self, of_replicas: Values) -> Values:
     if not self._steps:
       return of_replicas
     return {**of_replicas, "train/examples_per_second": self._steps * self._examples / self._seconds}

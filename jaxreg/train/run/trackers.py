@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 from jaxreg._extras import install
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.lookup import imported, is_yours, parameters, shown
+from jaxreg.train.lookup import Options, imported, is_yours, parameters, shown
 
 FIELD = "log.trackers"
 FLUSH_SECONDS = 30
@@ -39,7 +39,7 @@ class Place(NamedTuple):
   """
 
   workdir: Path
-  fields: Mapping[str, Any]
+  fields: Options
   start: int
   say: Callable[[str], None]
 
@@ -55,7 +55,7 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
   summary: Any = summary_pb2
   folder = place.workdir / "tensorboard"
 
-  def opened(start: int) -> tuple[Path, Any]:
+  def opened(start: int) -> tuple[Path, RecordWriter]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
     writer = RecordWriter(str(path))
@@ -63,7 +63,7 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
     add(writer, step=start + 1, session_log=event.SessionLog(status=event.SessionLog.START))
     return path, writer
 
-  def add(writer: Any, **content: Any) -> None:
+  def add(writer: RecordWriter, **content: object) -> None:
     writer.write(event.Event(wall_time=time.time(), **content).SerializeToString())
 
   path, writer = opened(place.start)

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +13,15 @@ from jaxreg.calibration import merge
 from jaxreg.train.data.batches import in_turn
 from jaxreg.train.data.placement import Source, gather, place
 from jaxreg.train.devices.replicas import Loop, Vmap
-from jaxreg.train.step.metrics import to_host
+from jaxreg.train.step.metrics import Sums, to_host
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States, TrainState
+from jaxreg.typing import Array, Batch, PyTree
 
 
 def make_evaluate(
   program: Program, replicas: Vmap | Loop, batch_size: int, *, stop: Callable[[], bool] = lambda: False
-) -> Callable[..., Any]:
+) -> Callable[..., PyTree]:
   """Builds `evaluate(states, source, *, final=True)`: the sums of the metrics over a whole split, by replica.
 
   With `final=False`, it evaluates the current parameters, unless the run's average says `along`. The members
@@ -33,14 +33,14 @@ def make_evaluate(
     # Without its extras, a state predicts with the live parameters, and not with draws around their average.
     return program.predicting(state) if final or program.extras.average.along else state.replace(extras={})
 
-  def alone(final: bool) -> Callable[..., Any]:
+  def alone(final: bool) -> Callable[..., PyTree]:
     return replicas.make_each(
       lambda state, arrays, batch, number: program.eval_step(
         shown(state, final), gather(arrays, batch), number
       )
     )
 
-  def together(final: bool) -> Callable[..., Any]:
+  def together(final: bool) -> Callable[..., PyTree]:
     predict = replicas.make_each(
       lambda state, arrays, batch, number: program.predict_step(
         shown(state, final), gather(arrays, batch), number
@@ -48,7 +48,7 @@ def make_evaluate(
     )
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(replicas.mesh, P()))
-    def join(log_probs: Any, arrays: Any, batch: Any) -> Any:
+    def join(log_probs: PyTree, arrays: dict[str, Array], batch: Batch) -> Sums:
       examples = program.examples(gather(arrays, batch))
       log_probs = jnp.stack(log_probs) if isinstance(log_probs, tuple) else log_probs
       members = log_probs.reshape(-1, program.ensemble, *log_probs.shape[1:])
@@ -61,8 +61,8 @@ def make_evaluate(
   steps = {True: make(True)}
   steps[False] = steps[True] if program.extras.average.along else make(False)
 
-  def evaluate(states: States, source: Source, *, final: bool = True) -> Any:
-    total: Any = None
+  def evaluate(states: States, source: Source, *, final: bool = True) -> Sums | None:
+    total: Sums | None = None
     for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
       if stop():
         return None
@@ -94,7 +94,7 @@ def outputs_over(
   return jax.tree.map(lambda *x: np.concatenate(x)[: len(source)], *parts)
 
 
-def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Any]:
+def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Batch]:
   """Yields the split's batches, weighted and placed on the devices, ready for `gather`."""
   # `batch_size` or the whole split if that is smaller, rounded up to a multiple of the devices per batch.
   parts = mesh.shape["data"]

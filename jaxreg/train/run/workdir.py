@@ -9,7 +9,6 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -111,7 +110,7 @@ def describe(workdir: Path, fields: Table, data: DataSpec, *, missing_only: bool
 
 def check_same(
   workdir: Path, fields: Table, data: DataSpec, free: frozenset[str] = TRAINS
-) -> dict[str, tuple[Any, Any]]:
+) -> dict[str, tuple[object, object]]:
   """Checks that `workdir` belongs to this data and, but for fields of these scopes, to this configuration.
 
   Returns:
@@ -130,7 +129,7 @@ def check_same(
   return changed
 
 
-def read(workdir: Path, name: str) -> Any:
+def read(workdir: Path, name: str) -> Table:
   """The content of a JSON file in the work directory."""
   file = workdir / name
   hint = "give another"
@@ -177,44 +176,44 @@ def read_data(workdir: Path) -> DataSpec:
   return DataSpec.from_table(data)
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: object) -> bool:
   return type(value) is int and 1 <= value < 2**31
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
   return value == 0 or _is_size(value)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
   return isinstance(value, str)
 
 
-def _is_dtype(value: Any) -> bool:
+def _is_dtype(value: object) -> bool:
   try:
     return isinstance(value, str) and np.dtype(value).kind in "uif"
   except TypeError:
     return False
 
 
-def _is_number(value: Any) -> bool:
-  return type(value) in (int, float) and math.isfinite(value)
+def _is_number(value: object) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _list_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _list_of(right: Callable[[object], bool]) -> Callable[[object], bool]:
   return lambda value: isinstance(value, list) and all(map(right, value))
 
 
-def _table_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _table_of(right: Callable[[object], bool]) -> Callable[[object], bool]:
   return lambda value: isinstance(value, dict) and all(map(right, value.values()))
 
 
 # The fields of a `DataSpec`, and whether a value of them is right.
-DATA: dict[str, Callable[[Any], bool]] = {
+DATA: dict[str, Callable[[object], bool]] = {
   "input_shape": _list_of(_is_size),
   "input_dtype": _is_dtype,
   "num_classes": _is_count,
-  "sizes": lambda value: _table_of(_is_size)(value) and "train" in value,
-  "scale": lambda value: _is_number(value) and value > 0,
+  "sizes": lambda value: isinstance(value, dict) and "train" in value and _table_of(_is_size)(value),
+  "scale": lambda value: isinstance(value, int | float) and _is_number(value) and value > 0,
   "label_shape": _list_of(_is_size),
   "label_mean": _list_of(_is_number),
   "label_std": _list_of(_is_number),
@@ -247,13 +246,13 @@ def _is_untouched(workdir: Path) -> bool:
   return not (workdir / "results.json").exists() and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
 
 
-def _differences(old: Table, new: Table, free: frozenset[str]) -> dict[str, tuple[Any, Any]]:
+def _differences(old: Table, new: Table, free: frozenset[str]) -> dict[str, tuple[object, object]]:
   old, new = json.loads(json.dumps([old, new]))  # where tuples are lists
   fields = [field for field in sorted({*old, *new}) if row_of(field).scope not in free]
   return {field: (old.get(field), new.get(field)) for field in fields if old.get(field) != new.get(field)}
 
 
-def _show(differences: dict[str, tuple[Any, Any]]) -> str:
+def _show(differences: dict[str, tuple[object, object]]) -> str:
   # The other fields often differ because a name does.
   first = sorted(differences.items(), key=lambda item: not item[0].endswith(".name"))
   shown = [

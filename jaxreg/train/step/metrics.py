@@ -1,8 +1,8 @@
 # pyright: reportMissingTypeStubs=false
 """Metrics as pairs (sum, count): addition merges them exactly over batches, devices and processes."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ class Residuals(NamedTuple):
   weights: Array
 
 
+Values = Mapping[str, np.ndarray | float]  # metrics `[replicas]`, or of all of them, by full name
 Sums = Mapping[str, tuple[Array, Array] | calibration.Bins | Residuals]  # of an evaluation, by metric
 
 
@@ -87,15 +88,15 @@ def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
   return values
 
 
-def of_each(values: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
+def of_each(values: Values, number: int) -> list[Values]:
   """The values `[replicas]` of each of `number` runs side by side; a plain number belongs to all of them."""
-  parts: dict[str, list[Any]] = {
+  parts: dict[str, Sequence[np.ndarray | float]] = {
     name: np.split(value, number) if np.ndim(value) else [value] * number for name, value in values.items()
   }
   return [{name: part[run] for name, part in parts.items()} for run in range(number)]
 
 
-def averaged(values: Mapping[str, np.ndarray | float]) -> dict[str, float]:
+def averaged(values: Values) -> dict[str, float]:
   """Means over the replicas; several also give half the width of a 95 % confidence interval (Student's t)."""
   from scipy.special import stdtrit  # its import takes a moment, and help needs none
 

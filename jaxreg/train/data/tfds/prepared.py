@@ -14,7 +14,7 @@ from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.tfds.records import arrays, damaged, reading, streamed
 from jaxreg.train.errors import ArgumentError, RunError, one_line, unknown
-from jaxreg.train.files import local_path, parse_json
+from jaxreg.train.files import local_path, parse_json, parse_table
 
 
 def tfds(
@@ -123,7 +123,7 @@ def _find(root: Path, name: str, config: str, version: str) -> Path | None:
   default = root / name / ".config" / "metadata.json"
   if not config and default.is_file():
     with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged file counts as missing
-      named = parse_json(default.read_text())["default_config_name"]
+      named = parse_table(default.read_text())["default_config_name"]
       config = named if re.fullmatch(r"[^/:]+", named) else ""
   prepared = (info.parent for info in (root / name / config).glob("*/dataset_info.json"))
   versions = {Version(folder.name): folder for folder in prepared if Version.is_valid(folder.name)}
@@ -134,7 +134,7 @@ def _find(root: Path, name: str, config: str, version: str) -> Path | None:
 def _check_features(folder: Path) -> None:
   """Refuses features that are not TFDS's own: to read one, TFDS would import the module that it names."""
   file = folder / "features.json"
-  inside = [parse_json(file.read_text())] if file.is_file() else []
+  inside: list[Any] = [parse_json(file.read_text())] if file.is_file() else []
   while inside:
     part = inside.pop()
     values = part.values() if isinstance(part, dict) else part
