@@ -249,6 +249,13 @@ def spectral_density(
   check_range(width, "width", low=0, open_low=True)
   nodes, weights, checked = quadrature(num_samples, num_steps, matvec, like, key)
   _check_products(rounding, *checked)
+  return smoothed(nodes, weights, width, grid, points)
+
+
+def smoothed(
+  nodes: Array, weights: Array, width: float, grid: ArrayLike | None, points: int
+) -> SpectralDensity:
+  """The density of weighted Ritz values `[num_samples, num_steps]`, as `spectral_density` explains it."""
   low, high = nodes.min(), nodes.max()
   # Equal eigenvalues have no range; then their size gives the scale.
   spread = jnp.where(high > low, high - low, jnp.maximum(jnp.abs(high), 1e-12))
@@ -261,7 +268,7 @@ def spectral_density(
   scaled = (grid[:, None] - nodes.reshape(1, -1)) / sigma
   kernel = (jnp.exp(-0.5 * scaled**2) / (sigma * jnp.sqrt(2 * jnp.pi))).reshape(grid.size, *nodes.shape)
   each = (kernel * weights[None]).sum(axis=-1)
-  return SpectralDensity(grid, each.mean(axis=1), each.std(axis=1, ddof=1) / math.sqrt(num_samples))
+  return SpectralDensity(grid, each.mean(axis=1), each.std(axis=1, ddof=1) / math.sqrt(len(nodes)))
 
 
 def quadrature(num_samples: int, num_steps: int, matvec: Matvec, like: Array, key: Key) -> Any:

@@ -21,7 +21,7 @@ from jaxreg._sums import Compensated, add, compensated, gram, products, total
 from jaxreg.flatness._batches import Streamed, dealt, num_examples, replicated
 from jaxreg.flatness._common import analysis, as_pytree, outputs_of, same, widened
 from jaxreg.flatness._curvature import Curvature
-from jaxreg.flatness._eigen import top_eigenpairs
+from jaxreg.flatness._eigen import SpectralDensity, quadrature, smoothed, top_eigenpairs
 from jaxreg.flatness._layer_inputs import of_examples, tapped
 from jaxreg.flatness._operators import Likelihood, scores
 from jaxreg.flatness._sharpness import IntervalFlatness, as_search, check_loss, intervals
@@ -465,6 +465,8 @@ class Layerwise(NamedTuple):
   residuals: Array
   traces: Estimate
   diagonals: tuple[Estimate, ...]
+  frobenius_norms: Estimate
+  densities: tuple[SpectralDensity, ...]
 
 
 def _module_of(name: str) -> str:
@@ -479,26 +481,32 @@ def layerwise(
   key: Key,
   num_samples: int = 32,
   num_steps: int = 20,
+  num_starts: int = 0,
   layer_of: Callable[[str], str] = _module_of,
 ) -> Layerwise:
-  """Computes the top eigenvalue, the trace and the diagonal of every layer's block.
+  r"""Computes top eigenvalue, trace, diagonal, Frobenius norm and density of every layer's block.
+
+  .. math:: \|A\|_F^2 = n \, \mathbb{E} \|A u\|^2, \qquad u \text{ uniform on the unit sphere}
 
   Traces and diagonals of all layers come from the same products with random signs. The top eigenvalue of a
-  layer costs `num_steps` products, each with the whole network, whose product is compiled once. What is
-  left to compile depends on the number of a layer's parameters only: once for layers of equal shape.
+  layer costs `num_steps` products, each with the whole network, whose product is compiled once; density and
+  norm cost `num_starts` times as many. What is left to compile depends on the number of a layer's parameters
+  only: once for layers of equal shape.
 
   Args:
     curvature: a `Curvature` of the parameters that its `mask` selects.
     key: draws the signs and the start vectors.
     num_samples: products for traces and diagonals, at least 2.
-    num_steps: products for each top eigenvalue, at most as many as the layer has parameters; 0 leaves the
-      eigenvalues out, as NaN.
+    num_steps: products for each top eigenvalue, and for each random start of a density; never more than the
+      layer has parameters; 0 leaves the eigenvalues out, as NaN.
+    num_starts: random starts for densities and norms, at least 2; 0 leaves both out, the norms as NaN.
     layer_of: from the name of a parameter to its layer; by default all but the last part of the name.
 
   Returns:
     A NamedTuple: `names` of the layers; `top_eigenvalues` `[layers]`, the largest of each block; `residuals`
-    `[layers]`, the norms of `A v - value v` of the blocks; `traces`, an `Estimate` of `[layers]`; and
-    `diagonals`, for each layer the `Estimate` of its diagonal, in the order of `subset`.
+    `[layers]`, the norms of `A v - value v` of the blocks; `traces`, an `Estimate` of `[layers]`;
+    `diagonals`, for each layer the `Estimate` of its diagonal, in the order of `subset`; `frobenius_norms`,
+    an `Estimate` of `[layers]`; and `densities`, for each layer the result of `spectral_density`.
 
   Example:
     >>> loss = lambda params, x, *, key: (x * (3 * params["a"] ** 2 + params["b"] ** 2)).mean()
@@ -509,32 +517,79 @@ def layerwise(
 
   References:
     Yao et al., `PyHessian: Neural Networks Through the Lens of the Hessian`, 2020.
+    Ghorbani, Krishnan and Xiao, `An Investigation into Neural Net Optimization via Hessian Eigenvalue
+    Density`, 2019, section 2.
   """
   if not isinstance(curvature, Curvature):
     raise TypeError(f"curvature must be a Curvature, got {type(curvature).__name__}")
   check_key(key)
   check_samples(num_samples)
+  check_steps(num_steps, num_starts)
+  names, owners, probe_key, keys = layers_of(curvature, key, layer_of)
+  like = curvature.like
+  diagonal, traces = signs(num_samples, curvature, like, probe_key, jnp.asarray(owners), (len(names),))
+  each = [of_layer(curvature, owners, n, keys[n], num_steps, num_starts) for n in range(len(names))]
+  stacked = lambda name: jnp.asarray([found[name] for found in each], like.dtype)
+  diagonals = [Estimate(*(x[np.flatnonzero(owners == n)] for x in diagonal)) for n in range(len(names))]
+  return Layerwise(
+    names,
+    stacked("top_eigenvalue"),
+    stacked("residual"),
+    traces,
+    tuple(diagonals),
+    Estimate(stacked("norm"), stacked("norm_error")),
+    tuple(SpectralDensity(*found["density"]) for found in each) if num_starts else (),
+  )
+
+
+def check_steps(num_steps: int, num_starts: int) -> None:
+  """Checks the products for eigenvalues and the starts for densities; 0 leaves either out."""
   if num_steps != 0:
     check_count(num_steps, "num_steps")
-  like, operator = curvature.like, curvature.operator
+  if num_starts != 0:
+    check_count(num_starts, "num_starts")
+    if min(num_starts, num_steps) < 2:
+      raise ValueError(
+        f"num_starts must be 0, or at least 2 with num_steps at least 2, got {num_starts} and {num_steps}"
+      )
+
+
+def layers_of(
+  curvature: Curvature, key: Key, layer_of: Callable[[str], str] = _module_of
+) -> tuple[tuple[str, ...], np.ndarray, Key, list[Key]]:
+  """The layers' names, the number of each entry's layer, the key of the signs, and each layer's key."""
+  operator = curvature.operator
   taken = itertools.compress(jax.tree.leaves(operator.params), operator.mask)
   sizes = [jnp.size(leaf) for leaf in taken]
   of_parameter = [layer_of(name) for name in curvature.names]
   names = tuple(dict.fromkeys(of_parameter))
   owners = np.repeat([names.index(layer) for layer in of_parameter], sizes).astype(np.int32)
   probe_key, *keys = jax.random.split(key, len(names) + 1)
-  diagonal, traces = signs(num_samples, curvature, like, probe_key, jnp.asarray(owners), (len(names),))
-  found, diagonals = [], []
-  for number, layer_key in enumerate(keys):
-    index = jnp.asarray(np.flatnonzero(owners == number))
-    block = Block(curvature, (), None, curvature.mesh, index)
-    if num_steps:
-      steps = min(num_steps, index.size)
-      pair = top_eigenpairs(block, key=layer_key, num_steps=steps, check=False)
-      found.append((pair.values[0], pair.residuals[0]))  # the vector is not kept
-    diagonals.append(Estimate(*(x[index] for x in diagonal)))
-  values, residuals = jnp.asarray(found or [(jnp.nan, jnp.nan)] * len(names), like.dtype).T
-  return Layerwise(names, values, residuals, traces, tuple(diagonals))
+  return names, owners, probe_key, keys
+
+
+@analysis
+def of_layer(
+  curvature: Curvature, owners: np.ndarray, number: int, key: Key, num_steps: int, num_starts: int
+) -> dict[str, Any]:
+  """What `layerwise` computes for one layer from products with its block; its parts are NaN if left out."""
+  nan = jnp.full((), jnp.nan, curvature.like.dtype)
+  found: dict[str, Any] = dict.fromkeys(("top_eigenvalue", "residual", "norm", "norm_error"), nan)
+  if not num_steps:
+    return found
+  index = jnp.asarray(np.flatnonzero(owners == number))
+  block, steps = Block(curvature, (), None, curvature.mesh, index), min(num_steps, index.size)
+  pair = top_eigenpairs(block, key=key, num_steps=steps, check=False)
+  found |= {"top_eigenvalue": pair.values[0], "residual": pair.residuals[0]}  # the vector is not kept
+  if not num_starts:
+    return found
+  own = jax.random.fold_in(jax.random.clone(key), 1)
+  nodes, weights, _ = quadrature(num_starts, steps, block, block.like, own)
+  # The quadrature is exact for squares: a row's sum is |A u|^2.
+  squares = index.size * (weights * nodes**2).sum(axis=1)
+  norm = jnp.sqrt(squares.mean())
+  error = squares.std(ddof=1) / math.sqrt(num_starts) / (2 * jnp.where(norm > 0, norm, 1))
+  return found | {"norm": norm, "norm_error": error, "density": smoothed(nodes, weights, 0.01, None, 1000)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,14 +9,15 @@ from jaxreg.plots._axes import new_figure, tidy
 
 
 def layerwise(found: Any, *, title: str = "") -> Figure:
-  """Draws the top eigenvalue and the trace of each layer, the trace with two standard errors.
+  """Draws the top eigenvalue, with its residual, the trace and the Frobenius norm of each layer.
 
   Args:
-    found: the result of `flatness.layerwise`: its `names`, `top_eigenvalues` and `traces` are drawn.
+    found: the result of `flatness.layerwise`: its `names`, `top_eigenvalues`, `traces` and
+      `frobenius_norms` are drawn, the last two with two standard errors.
     title: above the figure.
 
   Returns:
-    A figure with a panel for each of the two that has finite values; layers stand from top to bottom.
+    A figure with a panel for each of the three that has finite values; layers stand from top to bottom.
 
   References:
     Yao et al., `PyHessian: Neural Networks Through the Lens of the Hessian`, 2020.
@@ -24,8 +25,11 @@ def layerwise(found: Any, *, title: str = "") -> Figure:
   if not hasattr(found, "top_eigenvalues"):
     raise TypeError(f"found must be the result of flatness.layerwise, got {type(found).__name__}")
   values = np.asarray(found.top_eigenvalues, float)
-  traces, errors = (np.asarray(part, float) for part in found.traces)
-  panels = [("top eigenvalue", values, None), ("trace", traces, 2 * errors)]
+  residuals = np.asarray(found.residuals, float)
+  panels = [("top eigenvalue", values, residuals)]
+  for label, estimate in (("trace", found.traces), ("Frobenius norm", found.frobenius_norms)):
+    mean, error = (np.asarray(part, float) for part in estimate)
+    panels.append((label, mean, 2 * error))
   panels = [panel for panel in panels if np.isfinite(panel[1]).any()]
   if not panels:
     raise ValueError(f"found must have finite values of at least one layer, got {len(found.names)} layers")

@@ -16,7 +16,7 @@ _PREDICTION, _OPTIMIZER, _UNBALANCE = (np.uint32(2**32 - 1 - number) for number 
 # This number is added to a seed; no run has the resulting seed.
 _UNLABELLED = 2**32
 # These numbers are added to the seed of `job = flatness`.
-_FLATNESS = {"gradients": 0, "covariance": 1, "eigenpairs": 2, "alignment": 3}
+_FLATNESS = {"gradients": 0, "covariance": 1, "eigenpairs": 2, "alignment": 3, "layerwise": 4}
 
 
 class Streams(NamedTuple):

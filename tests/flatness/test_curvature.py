@@ -338,7 +338,9 @@ def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
   params, batch = problem()
   curvature = flatness.Curvature(nets.loss_fn, params, [batch])
   options = {} if layer_of is None else {"layer_of": layer_of}
-  found = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=60, num_steps=20, **options)
+  found = flatness.layerwise(
+    curvature, key=jax.random.key(0), num_samples=60, num_steps=20, num_starts=12, **options
+  )
   parts = {name: f"{name}*" for name in ("Dense_0", "Dense_1", "Dense_2")}
   if layer_of:
     parts = {f"{name}/{leaf}": f"{name}/{leaf}" for name in parts for leaf in ("bias", "kernel")}
@@ -349,6 +351,7 @@ def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
     for estimate, exact in (
       (Estimate(*(x[number] for x in found.traces)), np.trace(block)),
       (found.diagonals[number], np.diag(block)),
+      (Estimate(*(x[number] for x in found.frobenius_norms)), np.linalg.norm(block)),
     ):
       assert (np.abs(estimate.mean - exact) <= 5 * estimate.standard_error).all()
 

@@ -25,16 +25,20 @@ def test_density_has_a_line_and_a_band():
 
 def test_layers_have_a_bar_in_each_panel():
   traces = Estimate(np.array([3.0, -1.0]), np.array([0.5, 0.1]))
-  found = Layerwise(("a", "b"), np.array([2.0, 1.0]), np.zeros(2), traces, ())
+  norms = Estimate(np.array([4.0, 2.0]), np.array([0.5, 0.1]))
+  found = Layerwise(("a", "b"), np.array([2.0, 1.0]), np.zeros(2), traces, (), norms, ())
   figure = plots.layerwise(found)
-  assert [[bar.get_width() for bar in axis.patches] for axis in figure.axes] == [[2, 1], [3, -1]]
+  assert [[bar.get_width() for bar in axis.patches] for axis in figure.axes] == [[2, 1], [3, -1], [4, 2]]
   assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b"]
-  only = plots.layerwise(found._replace(top_eigenvalues=np.full(2, np.nan)))
+  missing = Estimate(*np.full((2, 2), np.nan))
+  only = plots.layerwise(found._replace(top_eigenvalues=np.full(2, np.nan), frobenius_norms=missing))
   assert [axis.get_xlabel() for axis in only.axes] == ["trace"]
   with pytest.raises(TypeError, match=r"found must be the result of flatness\.layerwise, got dict"):
     plots.layerwise({"a": found})
   with pytest.raises(ValueError, match="finite values of at least one layer, got 0 layers"):
-    plots.layerwise(Layerwise((), np.zeros(0), np.zeros(0), Estimate(*np.zeros((2, 0))), ()))
+    plots.layerwise(
+      Layerwise((), *np.zeros((2, 0)), Estimate(*np.zeros((2, 0))), (), Estimate(*np.zeros((2, 0))), ())
+    )
 
 
 def test_surface_has_the_path_and_its_shares():

@@ -21,6 +21,7 @@ from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint, make_networks, with_weights
 from jaxreg.train.step.batch import make_examples
+from jaxreg.train.step.head_outputs import make_values_fn
 
 EXAMPLES = functools.partial(make_examples, scale=1.0)
 
@@ -113,17 +114,45 @@ def test_a_dense_layer_is_found_and_agrees_with_the_generic_way(analysed):
   np.testing.assert_allclose(np.trace(few), np.trace(many), rtol=0.1)
 
 
+def test_the_layers_are_the_blocks_of_the_hessian_and_are_kept(tmp_path, no_figures, monkeypatch):
+  """Of a network whose first layer is left out; a second job, as after an interruption, computes nothing."""
+  fields = {
+    "flatness.mask": ("backbone/Dense_1/*", "head/*"),
+    "flatness.analyses": ("layerwise",),
+    "flatness.rows": (),
+    "epochs": 1,
+    "flatness.layerwise.num_samples": 8,
+  }
+  config = runs.make_config({**FIELDS, **fields})
+  found = train.flatness(config, tmp_path)["rows"]["run"]
+  subject, _, _ = _subject(tmp_path, "run", ("backbone/Dense_1/*", "head/*"))
+  assert list(found["layerwise"]) == ["backbone/Dense_1", "head/classifier"]
+  for name, layer in found["layerwise"].items():
+    part = flatness.subset(subject.params, f"{name}/*")
+    loss = lambda flat, part=part: subject.loss_fn(part.merge(flat), subject.batch, key=None)
+    block = np.asarray(jax.hessian(loss)(part.flat), np.float64)
+    assert layer["top_eigenvalue"] == pytest.approx(np.linalg.eigvalsh(block)[-1], rel=1e-2)
+    for quantity, exact in (("trace", np.trace(block)), ("frobenius_norm", np.linalg.norm(block))):
+      assert abs(layer[quantity] - exact) <= 5 * layer[f"{quantity}_error"]
+  assert "Frobenius norm" in train.report({"rows": {"run": found}}, config, tmp_path)
+  for name in ("of_layer", "signs"):
+    monkeypatch.setattr(analyses, name, None)
+  assert train.flatness(config, tmp_path)["rows"]["run"] == found
+
+
 @pytest.mark.thorough
 def test_tokens_count_alike_in_whatever_part():
   """Chunks and per-example gradients take means over parts, which must make the mean over tokens."""
   rng = np.random.default_rng(0)
   kernel, inputs = rng.normal(size=(5, 3)), rng.normal(size=(4, 6, 5))
   labels = np.where(np.arange(6) < np.array([1, 6, 3, 2])[:, None], 1, -1).astype(np.int32)
+  apply_fn = lambda params, state, inputs, *, key, train: (
+    {"logits": inputs @ params["Dense_0"]["kernel"]},
+    {},
+  )
   program = SimpleNamespace(
-    apply_fn=lambda params, state, inputs, *, key, train: (
-      {"logits": inputs @ params["Dense_0"]["kernel"]},
-      {},
-    ),
+    apply_fn=apply_fn,
+    values_fn=make_values_fn(SimpleNamespace(apply_fn=apply_fn), 0),
     method=SimpleNamespace(loss=lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}),
     loss_options={},
     examples=EXAMPLES,
@@ -151,7 +180,11 @@ def test_the_layer_and_the_loss_are_made_in_full_precision():
 
   loss = lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}
   program = SimpleNamespace(
-    apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={}, examples=EXAMPLES
+    apply_fn=apply_fn,
+    values_fn=make_values_fn(SimpleNamespace(apply_fn=apply_fn), 0),
+    method=SimpleNamespace(loss=loss),
+    loss_options={},
+    examples=EXAMPLES,
   )
   params = {"Dense_0": {"kernel": jnp.ones((5, 3))}}
   batch = with_weights({"inputs": np.ones((4, 5), np.float32), "labels": np.zeros(4, np.int32)})

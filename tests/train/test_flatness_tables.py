@@ -15,6 +15,7 @@ from jaxreg.train.jobs.flatness.job import _compare_profiles
 from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weights
 from jaxreg.train.jobs.flatness.requirements import check_parts
 from jaxreg.train.step.batch import make_examples
+from jaxreg.train.step.head_outputs import make_values_fn
 
 
 def _profile(*curvatures):
@@ -90,7 +91,11 @@ def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activat
   loss = lambda key, *, labels, logits: {"loss": losses.softmax_cross_entropy(logits, labels)}
   examples = functools.partial(make_examples, scale=1.0)
   program = SimpleNamespace(
-    apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={}, examples=examples
+    apply_fn=apply_fn,
+    values_fn=make_values_fn(SimpleNamespace(apply_fn=apply_fn), 0),
+    method=SimpleNamespace(loss=loss),
+    loss_options={},
+    examples=examples,
   )
   batch = {
     "inputs": rng.normal(size=(6, 2, 3)).astype(np.float32),

@@ -458,14 +458,20 @@ class Alignment(Group, read_when=analysis("alignment")):
   num_samples: int = field(8, "Draws of the noise for each example.", "[1, 1e6]")
 
 
+class Layerwise(Group, read_when=analysis("layerwise")):
+  num_samples: int = field(32, "Products with random signs, for the traces of all layers.", "[2, 1e6]")
+  num_steps: int = field(20, "Products for each layer's largest eigenvalue, and for each start.", "[2, 1e6]")
+  num_starts: int = field(4, "Random starts for each layer's density and Frobenius norm.", "[2, 1e6]")
+
+
 class Flatness(Group, read_when=by_job("flatness"), scope="call"):
   rows: Rows = field({}, "Networks to train and analyse, as in `compare.rows`.")
   workdir: str = field("", "A trained run to analyse instead.")
   checkpoint: Checkpoints = field("latest", "Checkpoint to analyse.")
   replica: int = field(0, "Replica to analyse.", "[0, inf)")
-  analyses: tuple[Literal["profile", "variance_flatness", "projected_variance", "alignment"], ...] = field(
-    ("profile",), "Analyses to run."
-  )
+  analyses: tuple[
+    Literal["profile", "variance_flatness", "projected_variance", "alignment", "layerwise"], ...
+  ] = field(("profile",), "Analyses to run.")
   mask: tuple[str, ...] = field(("*",), "Names of the parameters to analyse.")
   examples: int = field(0, "Training examples that the loss is over, the first ones; 0: all.", "[0, inf)")
   parts: int = field(
@@ -479,6 +485,7 @@ class Flatness(Group, read_when=by_job("flatness"), scope="call"):
   variance_flatness: VarianceFlatness
   projected_variance: ProjectedVariance
   alignment: Alignment
+  layerwise: Layerwise
 
 
 class Config(Group):

@@ -157,6 +157,11 @@ class AnalysedRun:
     chosen = {"eigenpairs": options.eigenpairs, "tol": options.tol}
     return analyses.projected_variance(network, cache, self.key("eigenpairs"), samples, **chosen)
 
+  def layerwise(self, network: NetworkAtPoint) -> Found:
+    options = self.options.layerwise
+    cache = ArrayCache(self.cache / f"layerwise-{short_hash(options.to_dict())}")
+    return analyses.layerwise(network, cache, self.key("layerwise"), **options)
+
   def alignment(self, network: NetworkAtPoint) -> Found:
     """The alignment at all checkpoints of the run, with added noise that the training did not have."""
     options = self.options.alignment

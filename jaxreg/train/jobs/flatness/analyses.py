@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import flatness
+from jaxreg.flatness._eigen import SpectralDensity
+from jaxreg.flatness._layers import Layerwise, layers_of, of_layer
 from jaxreg.flatness._noise import pooled
+from jaxreg.flatness._trace import Estimate, signs
 from jaxreg.train import keys
 from jaxreg.train.files import Table
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache, Arrays
@@ -125,6 +128,42 @@ def spectra(network: NetworkAtPoint, cache: ArrayCache, key: Key, samples: np.nd
   covariance = lambda: network.covariance(jax.random.clone(key), MASKS)
   exact = cache.arrays("covariance", lambda: {"values": jnp.linalg.eigvalsh(covariance())[::-1]})
   return {**found, "drawn for each example": exact["values"]}
+
+
+def layerwise(
+  network: NetworkAtPoint, cache: ArrayCache, key: Key, *, num_samples: int, num_steps: int, num_starts: int
+) -> tuple[Layerwise, Table]:
+  """The result of `flatness.layerwise` without diagonals, and its numbers; each layer is saved when done."""
+  curvature = network.curvature
+  names, owners, probe_key, layer_keys = layers_of(curvature, key)
+
+  def traces() -> Table:
+    owned = jnp.asarray(owners)
+    return signs(num_samples, curvature, curvature.like, probe_key, owned, (len(names),))[1]._asdict()
+
+  def layers(first: int, number: int) -> Table:
+    numbers = range(first, first + number)
+    found = [of_layer(curvature, owners, n, layer_keys[n], num_steps, num_starts) for n in numbers]
+    return {name: np.stack([np.asarray(each[name]) for each in found]) for name in found[0]}
+
+  kept: Table = cache.arrays("traces", traces)
+  sums = Estimate(**kept)
+  each: Table = cache.blocks("layers", len(names), layers, size=1)
+  norms = Estimate(each["norm"], each["norm_error"])
+  densities = tuple(SpectralDensity(*rows) for rows in each["density"])
+  found = Layerwise(names, each["top_eigenvalue"], each["residual"], sums, (), norms, densities)
+  columns = {
+    "top_eigenvalue": each["top_eigenvalue"],
+    "residual": each["residual"],
+    "trace": sums.mean,
+    "trace_error": sums.standard_error,
+    "frobenius_norm": norms.mean,
+    "frobenius_norm_error": norms.standard_error,
+  }
+  return found, {
+    name: {column: float(values[number]) for column, values in columns.items()}
+    for number, name in enumerate(names)
+  }
 
 
 def projected_variance(

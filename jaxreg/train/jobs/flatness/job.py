@@ -111,6 +111,11 @@ def make_figures(rows: Mapping[str, Table], *, title: str = "") -> Table:
   if found := having("alignment"):
     series = {f"{label}, {noise}": each for label, noises in found.items() for noise, each in noises.items()}
     figures["alignment"] = plots.alignment(series, title=title)
+  for number, (label, layers) in enumerate(having("layerwise").items()):
+    ending, of_row = (f"_{number}", f"{title}, {label}") if len(rows) > 1 else ("", title)
+    figures[f"layerwise{ending}"] = plots.layerwise(layers, title=of_row)
+    densities = dict(zip(layers.names, layers.densities, strict=True))
+    figures[f"layerwise_density{ending}"] = plots.density(densities, title=of_row)
   return figures
 
 
@@ -161,6 +166,12 @@ def markdown(results: Table) -> str:
       lines.append(f"  variance over curvature, {kind}: {_fit(fit)}")
     for noise, each in row.get("alignment", {}).items():
       lines.append(f"  alignment, {noise}: least ratio {each['least_ratio']:.2f} of {each['points']} points")
+    for name, layer in row.get("layerwise", {}).items():
+      lines.append(
+        f"  {name}: largest eigenvalue {layer['top_eigenvalue']:.3g} (residual {layer['residual']:.1g}), "
+        f"trace {layer['trace']:.3g} ± {layer['trace_error']:.1g}, "
+        f"Frobenius norm {layer['frobenius_norm']:.3g} ± {layer['frobenius_norm_error']:.1g}"
+      )
   return "\n".join(lines)
 
 

@@ -50,10 +50,10 @@ def check_plain(run: Config, options: Flatness, dataset: Dataset) -> None:
     *(run.average.name == "none", weights == "none"),
     *(not data.bootstrap, not data.balanced, not data.unlabelled.batch_size),
   )
-  only_profiles = set(options.analyses) == {"profile"}
-  if run.ensemble > 1 or (not all(plain) and not only_profiles):
+  at_point = set(options.analyses) <= {"profile", "layerwise"}
+  if run.ensemble > 1 or (not all(plain) and not at_point):
     raise RunError(
-      "flatness: looks at single networks and, but for profiles, at runs with average.name=none, "
+      "flatness: looks at single networks and, but for profiles and layers, at runs with average.name=none, "
       "method.class_weights=none, data.bootstrap=False, data.balanced=False and no unlabelled examples; give "
       "another run"
     )
