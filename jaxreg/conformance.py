@@ -24,6 +24,8 @@ import jax.test_util
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jaxreg._names import suggest_names
+
 __all__ = ["Result", "check"]
 
 SIZES = {"B": (8,), "K": (5,), "F": (4,), "M": (16,)}
@@ -551,6 +553,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{result.name:<14}{said:<8}{result.what[:200]}")
   return int(any(result.passes is False for result in results))
 
+
+suggest_names(globals())
 
 if __name__ == "__main__":
   jax.config.update("jax_num_cpu_devices", 8)

@@ -136,7 +136,12 @@ def test_commands_that_a_page_shows_can_be_read(page, monkeypatch):
 
 def commands_of_papers():
   """The commands of all pages that run a module of `papers`, by their words after `python -m`."""
-  for file in [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("papers/*/README.md")]:
+  for file in [
+    ROOT / "README.md",
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("docs/guides/*.md"),
+    *ROOT.glob("papers/*/README.md"),
+  ]:
     for command in re.findall(r"python -m (papers\.[^`\n#]*)", file.read_text()):
       yield command.strip()
 
