@@ -65,6 +65,20 @@ def test_a_new_loss_stands_under_classification(monkeypatch):
   assert "hinge" in reference.groups("losses")["Classification"]
 
 
+def test_a_function_s_page_has_its_words_and_the_guides_that_name_it():
+  page = pages()["reference/losses/label_smoothing.rst"]
+  assert page.startswith(".. index:: label smoothing\n")  # which the search puts first
+  guides = set(re.findall(r"</guides/(\w+)>", page))
+  naming = {
+    g.stem
+    for g in (DOCS / "guides").glob("*.md")
+    if re.search(r"\blabel_smoothing\(|`\S*label_smoothing`", g.read_text())
+  }
+  assert guides
+  assert guides == naming
+  assert "Guides" not in pages()["reference/noise/shake_drop.rst"]
+
+
 def classes():
   for folder, names in reference.public().items():
     for name in names:
