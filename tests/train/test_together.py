@@ -32,7 +32,10 @@ FIELDS = {
 }
 # Numbers that decide what a step computes, and why.
 FIXED = {
-  "*.fill": "the value of empty pixels is part of the compiled operation",
+  "augment.rotate.fill": "the value of empty pixels is part of the compiled operation",
+  "augment.scale.fill": "as for rotate",
+  "augment.augmix.fill": "as for rotate",
+  "augment.*_augment.fill": "as for rotate",
   "augment.random_erasing.max_aspect": "bounds the shape of the erased area",
   "method.bi_tempered.loss.t2": "the normaliser is a custom derivative for one t2",
   "regularizers.*.limit": "0 is a penalty of fixed weight, and other limits have a multiplier",
