@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from jaxreg.flatness._eigen import (
 )
 from jaxreg.flatness._jacobians import diagonal
 from jaxreg.flatness._operators import Fisher, GaussNewton, Hessian, Likelihood, scores
+from jaxreg.flatness._split import is_split, leaves_of, split_eigenpairs, split_trace
 from jaxreg.flatness._subset import selected
 from jaxreg.flatness._trace import Estimate, operator_diagonal, operator_trace
 from jaxreg.typing import Array, Batch, Key, Mask, ModelState, Params
@@ -71,9 +73,11 @@ class Curvature(Streamed):
     key: for noise, which is then fixed; batch `b` gets `fold_in(key, b)`, so batches must keep their order.
     model_state: running averages and the like: constants that are arguments of the compiled code.
     chunk_size: the most examples at once; by default a whole batch.
-    mesh: the examples of a batch, if they divide, and the basis of `top_eigenpairs` are sharded over all its
-      devices. Its axes count as automatic, even if `jax.make_mesh` made them explicit. On simulated devices
-      of a CPU set `NPROC=32` in the environment, else `gauss_newton_diagonal` can wait without end.
+    mesh: without it, parameters that are split over devices stay so, and only `top_eigenpairs` and `trace` of
+      the Hessian take them. With it parameters are copied to each device; the examples of a batch, if they
+      divide, and the basis of `top_eigenpairs` are sharded over all its devices. Its axes count as automatic,
+      even if `jax.make_mesh` made them explicit. On simulated devices of a CPU set `NPROC=32` in the
+      environment, else `gauss_newton_diagonal` can wait without end.
 
   Example:
     >>> loss = lambda params, x, *, key: 0.5 * ((x @ params) ** 2).mean()
@@ -179,12 +183,42 @@ class Curvature(Streamed):
     """Multiplies by the inverse of the damped curvature, by `damped_solve` with its options."""
     return damped_solve(self, vector, damping=damping, **options)
 
-  def top_eigenpairs(self, *, key: Key, **options: Any) -> EigenPairs:
-    """Computes eigenpairs by `top_eigenpairs`, with its options; `v0` is a warm start."""
+  @functools.cached_property
+  def like(self) -> Array:
+    """The selected parameters, `[size]`: the shape and dtype of a vector."""
+    if self._split:
+      raise ValueError(
+        "params are split over devices, where only top_eigenpairs and trace of the Hessian keep them so; "
+        "give mesh= for a copy on each device"
+      )
+    return self.operator.like
+
+  @property
+  def _split(self) -> bool:
+    return self.mesh is None and is_split(leaves_of(self.operator))
+
+  def top_eigenpairs(self, *, key: Key, max_bytes: int | None = None, **options: Any) -> EigenPairs:
+    """Computes eigenpairs by `top_eigenpairs`, with its options; `v0` is a warm start.
+
+    If the parameters are split over devices and there is no `mesh`, every vector is split as they are. Then,
+    and with `max_bytes`, the options are `num_pairs`, `num_steps`, `which` and `tol`, and `vectors` has for
+    each pair a dict from the names of the parameters. `max_bytes` bounds the vectors on all devices together:
+    when it is reached, the iteration goes on from the best half of them.
+    """
+    if self._split or max_bytes is not None:
+      self._hessian_alone("top_eigenpairs of split parameters, or with max_bytes,")
+      return split_eigenpairs(self, key=key, max_bytes=max_bytes, **options)
     return top_eigenpairs(self, key=key, **options)
+
+  def _hessian_alone(self, what: str) -> None:
+    if not isinstance(self.operator, Hessian):
+      raise ValueError(f"{what} is for the Hessian, got {type(self.operator).__name__}")
 
   def trace(self, *, key: Key, num_samples: int = 32) -> Estimate:
     """Estimates the trace by `operator_trace`; `gauss_newton_diagonal` may give it exactly."""
+    if self._split:
+      self._hessian_alone("trace of split parameters")
+      return split_trace(self, key=key, num_samples=num_samples)
     return operator_trace(self, key=key, num_samples=num_samples)
 
   def diagonal(self, *, key: Key | None = None, num_samples: int = 32) -> Estimate:

@@ -1,0 +1,99 @@
+"""Curvature of parameters that are split over devices, against JAX's dense Hessian of the whole ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg import flatness, losses
+
+_draw = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)
+PARAMS = {"hidden": 0.6 * _draw(0, 6, 8), "last": 0.6 * _draw(1, 8, 4), "scale": jnp.ones(8)}
+SPECS = {"hidden": P(None, "model"), "last": P("model", None), "scale": P("model")}
+BATCH = {"x": 2 * _draw(2, 12, 6), "y": jnp.arange(12) % 4}
+HALVES = [jax.tree.map(lambda x, rows=rows: x[rows], BATCH) for rows in (slice(0, 8), slice(8, 12))]
+
+
+def loss_fn(params, batch, *, key):
+  hidden = jnp.tanh(batch["x"] @ params["hidden"]) * params["scale"][None]
+  loss = lambda logits, labels: losses.softmax_cross_entropy(logits, labels)
+  return losses.linear(loss, hidden, params["last"], batch["y"], chunk_size=3).mean()
+
+
+def dense():
+  """The matrix of the two kernels; the scale is left out."""
+  part = flatness.subset(PARAMS, ("hidden", "last"))
+  logits = lambda p: (jnp.tanh(BATCH["x"] @ p["hidden"]) * p["scale"][None]) @ p["last"]
+  loss = lambda p: losses.softmax_cross_entropy(logits(p), BATCH["y"]).mean()
+  return np.asarray(jax.hessian(lambda flat: loss(part.merge(flat)))(part.flat), np.float64)
+
+
+def split(kind, devices=2):
+  mesh = jax.make_mesh((devices,), ("model",), axis_types=(getattr(AxisType, kind),))
+  placed = {name: jax.device_put(x, NamedSharding(mesh, SPECS[name])) for name, x in PARAMS.items()}
+  data = [jax.device_put(part, NamedSharding(mesh, P())) for part in HALVES]
+  return mesh, flatness.Curvature(loss_fn, placed, data, mask=("hidden", "last"))
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_the_pairs_and_the_trace_are_those_of_the_whole_and_stay_split(kind):
+  mesh, curvature = split(kind)
+  with jax.set_mesh(mesh):
+    found = curvature.top_eigenpairs(key=jax.random.key(0), num_pairs=3, num_steps=24)
+    trace = curvature.trace(key=jax.random.key(1), num_samples=20)
+  matrix = dense()
+  expected = np.linalg.eigvalsh(matrix)[::-1][:3]
+  np.testing.assert_allclose(found.values, expected, rtol=1e-3)
+  assert found.converged.all()
+  assert abs(trace.mean - np.trace(matrix)) <= 5 * trace.standard_error
+  for value, vector in zip(expected, found.vectors, strict=True):
+    for name, leaf in vector.items():
+      assert leaf.sharding.is_equivalent_to(NamedSharding(mesh, SPECS[name]), leaf.ndim)
+      assert leaf.addressable_shards[0].data.size == PARAMS[name].size / 2
+    flat = np.concatenate([np.asarray(vector[name]).reshape(-1) for name in ("hidden", "last")])
+    np.testing.assert_allclose(matrix @ flat, value * flat, atol=3e-3 * expected[0])
+
+
+@pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
+def test_a_budget_restarts_the_iteration_and_finds_the_same(which):
+  """Seven vectors beside the three of the iteration, for 60 products of a matrix of 80 rows."""
+  curvature = flatness.Curvature(loss_fn, PARAMS, HALVES, mask=("hidden", "last"))
+  options = {"key": jax.random.key(0), "num_pairs": 2, "num_steps": 60, "which": which}
+  found = curvature.top_eigenpairs(max_bytes=10 * 80 * 4, **options)
+  values = np.linalg.eigvalsh(dense())
+  rank = {"largest": -values, "smallest": values, "magnitude": -np.abs(values)}[which]
+  np.testing.assert_allclose(found.values, values[np.argsort(rank)[:2]], rtol=2e-3)
+  assert found.converged.all()
+  with pytest.raises(ValueError, match=r"max_bytes must be at least 2240, 7 vectors of 320 bytes, got 100"):
+    curvature.top_eigenpairs(max_bytes=100, **options)
+
+
+def test_a_matrix_of_low_rank_is_exhausted_without_false_values():
+  params, x = {"a": jnp.ones(9)}, _draw(3, 2, 9)
+  loss = lambda params, batch, *, key: 0.5 * ((batch @ params["a"]) ** 2).mean()
+  found = flatness.Curvature(loss, params, x).top_eigenpairs(
+    key=jax.random.key(0), num_pairs=4, num_steps=9, max_bytes=10_000
+  )
+  expected = np.linalg.eigvalsh(np.asarray(x.T @ x, np.float64) / 2)[::-1][:4]
+  np.testing.assert_allclose(found.values, expected, atol=1e-5 * expected[0])
+
+
+def test_what_cannot_be_split_is_refused():
+  mesh, curvature = split("Auto")
+  message = "params are split over devices, where only top_eigenpairs and trace"
+  key = jax.random.key(0)
+  for call in (
+    lambda: curvature.diagonal(key=key),
+    lambda: curvature.density(key=key),
+    lambda: curvature.matrix(),
+    lambda: curvature(jnp.ones(80)),
+    lambda: flatness.layerwise(curvature, key=key),
+    lambda: curvature.solve(jnp.ones(80), damping=1.0),
+  ):
+    with pytest.raises(ValueError, match=message):
+      call()
+  newton = curvature.gauss_newton(lambda params, batch, *, key: batch["x"], lambda z, batch: z.sum())
+  with pytest.raises(ValueError, match="trace of split parameters is for the Hessian, got GaussNewton"):
+    newton.trace(key=key)
