@@ -285,7 +285,7 @@ def test_rows_of_a_comparison(theirs):
     (["method.name=theirs:Tiny"], "or (outputs, targets, ...), got the class Tiny"),
     (
       ["model.name=theirs:poly"],
-      "must be a class of Linen modules, got a function of (logits, labels, epsilon)",
+      "must be a class of Linen, NNX or Equinox modules, or a jaxreg.train.Backbone, got a function of (",
     ),
     (
       ["data.name=theirs:unsigned"],

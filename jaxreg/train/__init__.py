@@ -39,12 +39,14 @@ if TYPE_CHECKING:
   from jaxreg.train.lookup import Entry
   from jaxreg.train.registry import REGISTRY
   from jaxreg.train.run.interrupt import Interrupted
+  from jaxreg.train.step.adapted import Backbone
   from jaxreg.train.step.methods import Method
   from jaxreg.train.step.program import Program
   from jaxreg.train.step.state import TrainState
 
 # Where each public name is: it is imported on first use, because help and mistakes need no program.
 _PLACES = {
+  "Backbone": "step.adapted",
   "Config": "config.choices",
   "Dataset": "data.dataset",
   "Entry": "lookup",
@@ -72,6 +74,7 @@ _PLACES = {
 }
 __all__ = [
   "REGISTRY",
+  "Backbone",
   "Config",
   "Dataset",
   "Entry",

@@ -5,6 +5,7 @@ are used, so a row that is added later is found, too.
 """
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,9 +20,8 @@ from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.lookup import Chosen, Entry, Fields, imported, is_yours, options, parameters, short, shown
-from jaxreg.train.step import adversarial_terms, averages, example_terms, optimizer, schedule
+from jaxreg.train.step import adapted, adversarial_terms, averages, example_terms, optimizer, schedule
 from jaxreg.train.step import method_adapters as rules
-from jaxreg.train.step.adapted import OF_MODULES, is_backbone
 from jaxreg.train.step.methods import Method, of_logits, of_outputs
 from jaxreg.typing import Array
 
@@ -280,6 +280,7 @@ _OPTIMIZERS = (  # arguments with a field outside the options, and arguments tha
   *("scaling", "weight_decay", "weight_decay_rate", "key", "num_examples", "prox", "trained", "mask"),
   *("weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype", *RATE, "max_learning_rate"),
 )
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 LOSSES: dict[tuple[str, ...], Callable[..., Method]] = {
   ("logits", "labels"): of_logits,
   ("outputs", "targets"): of_outputs,
@@ -290,9 +291,9 @@ KINDS: dict[str, Kind] = {
   "augmentation": _takes("augment", "key", "batch", given=(*IMAGES, *MIXES), hidden=("channel_axis",)),
   "backbone": Kind(
     "model",
-    "a class of Linen, NNX or Equinox modules",
-    is_backbone,
-    hidden=OF_MODULES,
+    "a class of Linen, NNX or Equinox modules, or a jaxreg.train.Backbone",
+    adapted.is_backbone,
+    hidden=adapted.OF_MODULES,
   ),
   "method": Kind(
     "method",
@@ -368,8 +369,8 @@ def infer(group: str, thing: object, name: str) -> Entry | None:
   if kind == "step" and not {"weight_decay", "mask"} <= names.keys():
     needs = tuple(name for name in needs if name not in ("weight_decay", "mask"))
   elif kind == "backbone":
-    asked = [name for name, parameter in names.items() if parameter.default is parameter.empty]
-    needs = tuple(name for name in asked if name not in OF_MODULES)
+    required = [each.name for each in names.values() if each.default is each.empty and each.kind not in _REST]
+    needs = tuple(name for name in required if name not in adapted.OF_MODULES)
   elif kind == "term" and getattr(thing, "needs_labels", True):
     needs = LABELS
   elif kind == "method":

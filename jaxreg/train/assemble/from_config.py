@@ -18,10 +18,11 @@ from jaxreg import losses, models, paths
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
+from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, first_line
 from jaxreg.train.lookup import Fields, Options, parameters, short
-from jaxreg.train.step.adapted import OfFunctions
+from jaxreg.train.step.adapted import Backbone, as_linen
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.batch import Standard
 from jaxreg.train.step.extras import Extras
@@ -52,17 +53,22 @@ from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.state import SweptState
 from jaxreg.train.step.step import make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
-from jaxreg.typing import Array, Key, Objective, Params, PyTree
+from jaxreg.typing import Array, Objective, Params, PyTree
 
 
 def build(
-  config: Config, data: DataSpec, *, teacher: TrainedFn | None = None, backbone: nn.Module | None = None
+  config: Config,
+  data: DataSpec,
+  *,
+  teacher: TrainedFn | None = None,
+  backbone: nn.Module | None = None,
 ) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
+  A `backbone` takes the place of `model.name`.
+
   Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
-  teacher of a distillation, the program serves for predictions: its training step lacks that term. A
-  `backbone` takes the place of `config.model`.
+  teacher of a distillation, the program serves for predictions: its training step lacks that term.
   """
   length = compatibility.length(config, data.sizes)
   compatibility.check_inputs(config, data)
@@ -129,7 +135,7 @@ def make_program(
   label_mean: Sequence[float] = (),
   label_std: Sequence[float] = (),
   teacher: TrainedFn | None = None,
-  init_fn: Callable[[Key], Params] | None = None,
+  init_fn: Callable[..., PyTree] | None = None,
   apply_fn: Callable[..., PyTree] | None = None,
 ) -> Program:
   """The pure functions that `config` describes, for a training loop of your own.
@@ -146,8 +152,8 @@ def make_program(
     label_mean, label_std: of each number, by which labels are standardised; default 0 and 1.
     teacher: `(key, inputs) -> log-probabilities` for `regularizers.distillation`, on inputs divided by
       `scale`; it is traced, and takes the place of the run in `teacher.workdir`.
-    init_fn, apply_fn: `(key) -> params` and `(params, inputs, *, key, train) -> features`, in the place of
-      the network that `config.model` names, below the head of the method; `key` is None without noise.
+    init_fn, apply_fn: a backbone of plain functions in place of `model.name`, as `Backbone` takes them:
+      `(key, x) -> params` and `(params, x, *, key, train) -> features`.
 
   Returns:
     A `Program`: `state = program.init(seed)`, then `state, metrics = program.train_step(state, batch)` under
@@ -158,11 +164,11 @@ def make_program(
     RunError: for options from which no step can be built.
   """
   check(config)
-  if (init_fn is None) != (apply_fn is None):
-    raise RunError("init_fn, apply_fn: give both or neither")
-  backbone = OfFunctions(init_fn, apply_fn) if init_fn and apply_fn else None
   if "distillation" in config.regularizers.names and teacher is None:
     raise RunError("regularizers.distillation: make_program reads no run; give it a function teacher")
+  if (init_fn is None) != (apply_fn is None):
+    raise RunError("init_fn, apply_fn: must be given together")
+  backbone = as_linen(Backbone(init_fn, apply_fn), {}) if init_fn and apply_fn else None
   numbers = 0 if num_classes else math.prod(label_shape)
   data = DataSpec(
     input_shape=tuple(input_shape),
@@ -399,9 +405,13 @@ def _of_group(group: str) -> Generator[None]:
 
 
 def _of_a_field(message: str, config: Config) -> str:
-  """A function's message `NAME must ...`, with the full field if exactly one field in use has that name."""
+  """A function's message `NAME must ...`, with the full field if exactly one field in use has that name.
+
+  No function reads the fields of a call, such as `mesh.model`.
+  """
   name, space, rest = message.partition(" ")
   fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == name]
+  fields = [field for field in fields if row_of(field).scope != "call"]
   if len(fields) == 1 and space:
     return f"{fields[0]}: {rest}"
   names = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))

@@ -13,6 +13,7 @@ from jaxreg.train.assemble.saved import decoding_of, restore_run
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.files import local_path
 from jaxreg.train.jobs.model_inputs import as_stored, in_model_units, is_integer
+from jaxreg.train.step.adapted import Adapted
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
@@ -75,6 +76,20 @@ class Predictor:
     """The outputs of the head by name, such as `logits` and `retain_logits`, `[batch, classes]`."""
     return self._outputs(self._state.params, self._state.model_state, self._stored(inputs))[0]
 
+  @property
+  def backbone(self) -> Any:
+    """The trained backbone, which takes inputs in the model's units: scaled and standardised.
+
+    It is an NNX or Equinox module, ready for predictions; an Equinox module with a state comes as
+    `(module, state)`. A Linen module is bound to its variables. Plain functions have their parameters here,
+    or `(params, model_state)`.
+    """
+    state = self._state
+    module = self._program.model.bind({"params": state.params, **state.model_state}).backbone
+    if not isinstance(module, Adapted):
+      return module
+    return module.module(self._scaled(self._stored(np.zeros((1, *self.input_shape), self.input_dtype))))
+
   def _stored(self, inputs: Any) -> Array:
     return as_stored(inputs, self, self.decoding)
 
@@ -121,7 +136,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     and crops as the run's evaluation does. The key is for predictions that sample masks, and for
     `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns the names of the
     classes, which `predict.class_names` has in order. `predict.outputs(inputs)` returns the outputs of the
-    head by name, such as `logits`.
+    head by name, such as `logits`. `predict.backbone` is the trained module of `model.name` itself.
 
   Raises:
     RunError: if the work directory holds nothing usable.

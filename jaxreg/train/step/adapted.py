@@ -1,141 +1,280 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-"""Backbones of NNX, of Equinox and of plain functions as modules of Linen: their parameters, states and keys.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false
+"""Backbones that are no Linen modules: NNX and Equinox classes, and plain functions."""
 
-So heads, noise, mixing of layers and checkpoints see one kind of module.
-"""
-
-import functools
+import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
-from flax import nnx
-from flax.core import FrozenDict
-from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxreg.typing import Array, Key, PyTree
+from jaxreg._sharding import partitioned
+from jaxreg.train import keys
+from jaxreg.train.lookup import parameters
+from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 OF_MODULES = ("parent", "name", "axis_name", "rngs", "key")  # arguments of a class that are no options
 
 
-def is_backbone(thing: object) -> bool:
-  """Whether this is a class of modules of Linen, NNX or Equinox."""
-  return isinstance(thing, type) and (issubclass(thing, nn.Module | nnx.Module) or _is_equinox(thing))
+@dataclasses.dataclass(frozen=True)
+class Backbone:
+  """A backbone of plain functions, for `model.name=my_module:NET` with `NET = Backbone(init_fn, apply_fn)`.
 
-
-def as_linen(cls: type, options: Mapping[str, Any]) -> nn.Module:
-  """The module of Linen, `(x, *, train) -> features`, that a class of modules makes with these options."""
-  if issubclass(cls, nn.Module):
-    return cls(**options)
-  if issubclass(cls, nnx.Module):
-    return OfNNX(cls, FrozenDict(options))
-  return OfEquinox(cls, FrozenDict(options))
-
-
-class OfNNX(nn.Module):
-  """A class of NNX modules, `cls(**options, rngs=rngs)(x)`, in the mode of training or of evaluation."""
-
-  cls: type[nnx.Module]
-  options: Mapping[str, Any]
-
-  @nn.compact
-  def __call__(self, x: Array, *, train: bool) -> PyTree:
-    if self.is_initializing():
-      key = self.make_rng("params")
-    else:
-      key = self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0)
-    make = functools.partial(self.cls, **self.options, rngs=nnx.Rngs(key))
-    inside = nnx.bridge.ToLinen(make, skip_rng=True, metadata_fn=None, name="nnx")
-
-    def call(module: Any, x: Array) -> PyTree:
-      module.train() if train else module.eval()
-      return module(x, train=train) if _takes(module, "train") else module(x)
-
-    return inside(x, nnx_method=call)
-
-
-class OfEquinox(nn.Module):
-  """A class of Equinox modules, `cls(**options, key=key)(x, key=key)` of one example, and its `State` if any.
-
-  Arrays that are no floating numbers stay as `key=jax.random.key(0)` makes them.
+  Attributes:
+    init_fn: `(key, x) -> params`, or `(key)`; it returns `(params, model_state)` if `apply_fn` takes
+      `model_state`. Both are any pytrees of arrays.
+    apply_fn: `(params, x, *, key, train) -> features`, or `(params, model_state, x, *, key, train) ->
+      (features, model_state)`. It may leave out `key` and `train`. The key is None without noise.
   """
 
-  cls: type
-  options: Mapping[str, Any]
-
-  @nn.compact
-  def __call__(self, x: Array, *, train: bool) -> PyTree:
-    import equinox as eqx
-
-    key = self.make_rng("params") if self.is_initializing() else jax.random.key(0)
-    made, state = eqx.nn.make_with_state(self.cls)(**self.options, key=key)
-    start, static = eqx.partition(made, eqx.is_inexact_array)
-    model = eqx.combine(_declared(self, "params", start), static)
-    state = _declared(self, "batch_stats", state)
-    model = eqx.nn.inference_mode(model, value=not train)
-    draws = train and self.has_rng("dropout") and _takes(model, "key")
-    drawn = jax.random.split(self.make_rng("dropout"), len(x)) if draws else None
-    keyed = {} if drawn is None else {"key": drawn}
-
-    if not jax.tree.leaves(state):
-      return jax.vmap(lambda x, keyed: model(x, **keyed))(x, keyed)
-    # BatchNorm takes its means over an axis that the user names, by convention "batch".
-    call = jax.vmap(lambda x, keyed: model(x, state, **keyed), axis_name="batch", out_axes=(0, None))
-    features, updated = call(x, keyed)
-    if self.is_mutable_collection("batch_stats"):
-      _store(self, "batch_stats", updated)
-    return features
-
-
-class OfFunctions(nn.Module):
-  """Plain functions: `init_fn(key) -> params` and `apply_fn(params, x, *, key, train) -> features`."""
-
-  init_fn: Callable[[Key], PyTree]
+  init_fn: Callable[..., PyTree]
   apply_fn: Callable[..., PyTree]
 
-  @nn.compact
+
+@dataclasses.dataclass(frozen=True)
+class Functions:
+  """What a backbone comes down to.
+
+  Attributes:
+    init_fn: `(key, x) -> (params, model_state)`, any pytrees.
+    apply_fn: `(params, model_state, x, *, key, train) -> (features, model_state)`.
+    module_fn: `(params, model_state)` to the user's own module.
+  """
+
+  init_fn: Callable[[Key, Array], tuple[Params, ModelState]]
+  apply_fn: Callable[..., tuple[PyTree, ModelState]]
+  module_fn: Callable[[Params, ModelState], Any]
+
+
+class Adapted(nn.Module):
+  """A backbone that is no Linen module, as one: `(x, *, train) -> features`.
+
+  Its variables are nested dicts with the names of the parameters, such as `layers/0/weight`.
+
+  Attributes:
+    functions: what it computes.
+  """
+
+  functions: Functions
+
   def __call__(self, x: Array, *, train: bool) -> PyTree:
-    key = self.make_rng("params") if self.is_initializing() else jax.random.key(0)
-    start = self.init_fn(key) if self.is_initializing() else jax.eval_shape(self.init_fn, key)
-    draws = train and self.has_rng("dropout")
-    drawn = self.make_rng("dropout") if draws else None
-    return self.apply_fn(_declared(self, "params", start), x, key=drawn, train=train)
+    init_fn, apply_fn = self.functions.init_fn, self.functions.apply_fn
+    if self.is_initializing():
+      for name, tree in zip(("params", "state"), init_fn(self.make_rng("params"), x), strict=True):
+        self._put(name, tree)
+    key = self.make_rng("dropout") if self.has_rng("dropout") else None
+
+    def run(x: Array, variables: tuple[Params, ModelState], key: Key | None) -> tuple[PyTree, ModelState]:
+      return apply_fn(*variables, x, key=key, train=train)
+
+    # The module knows of no explicit axes, so JAX chooses within it how arrays are split.
+    variables = self._trees(x)
+    features, state = partitioned(run, x, variables, key, kept=(slice(1), slice(0)))
+    if train and self.is_mutable_collection("state"):
+      self._put("state", jax.tree.map(_cast, state, variables[1]))
+    return features
+
+  def module(self, x: Array) -> Any:
+    """The user's own module with the variables of this one; `x` is a batch, for its shape."""
+    return self.functions.module_fn(*self._trees(x))
+
+  def _trees(self, x: Array) -> tuple[Params, ModelState]:
+    """The parameters and the state, in the trees of the user's own module."""
+    like = jax.eval_shape(self.functions.init_fn, jax.random.key(0), jax.ShapeDtypeStruct(x.shape, x.dtype))
+    found = self.variables
+    return _filled(like[0], found.get("params", {})), _filled(like[1], found.get("state", {}))
+
+  def _put(self, collection: str, tree: PyTree) -> None:
+    for name, value in _nested(tree).items():
+      self.put_variable(collection, name, value)
 
 
-def _declared(module: nn.Module, collection: str, start: PyTree) -> PyTree:
-  """The variables of this structure in a collection of the module, which begin as `start`."""
-  if module.is_initializing():
-    _store(module, collection, start)
-  names, structure = _names(start)
-  if not names:
-    return start
-  flat = flatten_dict(module.variables[collection])
-  return jax.tree.unflatten(structure, [flat[name] for name in names])
+def is_backbone(thing: Any) -> bool:
+  """Whether the trainer takes an object as a backbone: a class of modules, or a `Backbone`."""
+  classes = (nn.Module, *filter(None, (_module_class("flax.nnx"), _module_class("equinox"))))
+  return isinstance(thing, Backbone) or (isinstance(thing, type) and issubclass(thing, classes))
 
 
-def _store(module: nn.Module, collection: str, tree: PyTree) -> None:
-  names, _ = _names(tree)
-  nested = unflatten_dict(dict(zip(names, jax.tree.leaves(tree), strict=True)))
-  for name, part in nested.items():
-    module.put_variable(collection, name, part)
+def as_linen(thing: Any, options: Mapping[str, Any]) -> nn.Module:
+  """The Linen module of a class of modules with its options, or of a `Backbone`."""
+  if isinstance(thing, Backbone):
+    return Adapted(_of_functions(thing))
+  for package, adapt in {"flax.nnx": _of_nnx, "equinox": _of_equinox}.items():
+    found = _module_class(package)
+    if found is not None and isinstance(thing, type) and issubclass(thing, found):
+      return Adapted(adapt(thing, options))
+  return thing(**options)
 
 
-def _names(tree: PyTree) -> tuple[list[tuple[str, ...]], Any]:
-  """The path of each leaf as texts, and the structure."""
-  found, structure = jax.tree_util.tree_flatten_with_path(tree)
-  as_text = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
-  names = [tuple(as_text(path).split("/")) for path, _ in found]
-  return names, structure
+def _module_class(package: str) -> type | None:
+  """The class of the package's modules; None if nobody has imported it, so that no object is of it."""
+  return getattr(sys.modules.get(package), "Module", None)
 
 
-def _is_equinox(cls: type) -> bool:
-  equinox = sys.modules.get("equinox")  # whoever has a class of it has imported it
-  return equinox is not None and issubclass(cls, equinox.Module)
+def _of_functions(backbone: Backbone) -> Functions:
+  init_fn, apply_fn = backbone.init_fn, backbone.apply_fn
+  stateful = "model_state" in parameters(apply_fn)
+
+  def init(key: Key, x: Array) -> tuple[Params, ModelState]:
+    made = init_fn(key, x) if len(parameters(init_fn)) > 1 else init_fn(key)
+    return made if stateful else (made, {})
+
+  def apply(
+    params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
+  ) -> tuple[PyTree, ModelState]:
+    given = _asked(apply_fn, key=key, train=train)
+    if stateful:
+      return apply_fn(params, model_state, x, **given)
+    return apply_fn(params, x, **given), model_state
+
+  def module(params: Params, model_state: ModelState) -> Any:
+    return (params, model_state) if stateful else params
+
+  return Functions(init, apply, module)
 
 
-def _takes(module: object, name: str) -> bool:
-  return name in inspect.signature(type(module).__call__).parameters
+def _of_nnx(make: Callable[..., Any], options: Mapping[str, Any]) -> Functions:
+  """The parameters are `nnx.Param`; the state is all other variables except keys, which each pass draws."""
+  from flax import nnx
+
+  def create(key: Key) -> Any:
+    return make(**options, **_asked(make, rngs=nnx.Rngs(key)))
+
+  graph, *abstract = nnx.split(nnx.eval_shape(lambda: create(jax.random.key(0))), *_kinds(nnx))
+
+  def init(key: Key, x: Array) -> tuple[Params, ModelState]:
+    _, params, _, state = nnx.split(create(key), *_kinds(nnx))
+    return nnx.to_pure_dict(params), nnx.to_pure_dict(state)
+
+  def merged(params: Params, model_state: ModelState, key: Key) -> Any:
+    of_key, leaves = iter(range(sys.maxsize)), nnx.to_pure_dict(abstract[1])
+
+    def drawn(leaf: Any) -> Array:
+      if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jnp.zeros(leaf.shape, leaf.dtype)
+      own = keys.numbered(key, next(of_key))
+      return jax.random.split(own, leaf.shape) if leaf.shape else own
+
+    states = jax.tree.map(_same, abstract)
+    for state, values in zip(states, (params, jax.tree.map(drawn, leaves), model_state), strict=True):
+      nnx.replace_by_pure_dict(state, values)
+    return nnx.merge(graph, *states)
+
+  def apply(
+    params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
+  ) -> tuple[PyTree, ModelState]:
+    model = merged(params, model_state, jax.random.key(0) if key is None else key)
+    model.train() if train else model.eval()
+    rngs = None if key is None else nnx.Rngs(keys.named(key, "rngs"))
+    features = model(x, **_asked(model.__call__, train=train, rngs=rngs))
+    *_, new = nnx.split(model, *_kinds(nnx))
+    # Without what the call has sown.
+    return features, _filled(model_state, _nested(nnx.to_pure_dict(new)))
+
+  def module(params: Params, model_state: ModelState) -> Any:
+    model = merged(params, model_state, jax.random.key(0))
+    model.eval()
+    return model
+
+  return Functions(init, apply, module)
+
+
+def _kinds(nnx: Any) -> tuple[Any, ...]:
+  return nnx.Param, nnx.RngState, ...
+
+
+def _of_equinox(make: Callable[..., Any], options: Mapping[str, Any]) -> Functions:
+  """The parameters are the floating arrays, and the state the module's `eqx.nn.State` and all other arrays.
+
+  The module takes one example, and is mapped over the batch, whose axis is called `batch`.
+  """
+  import equinox as eqx
+
+  def create(key: Key) -> tuple[Any, Any]:
+    return eqx.nn.make_with_state(make)(**options, **_asked(make, key=key))
+
+  def is_param(x: Any) -> bool:
+    return is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
+
+  def is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct)
+
+  # Functions, numbers and texts of the module, which no transformation touches.
+  static = eqx.filter(eqx.filter_eval_shape(create, jax.random.key(0))[0], is_array, inverse=True)
+
+  def init(key: Key, x: Array) -> tuple[Params, ModelState]:
+    model, state = create(key)
+    params, rest = eqx.partition(model, is_param)
+    return params, {"arrays": eqx.filter(rest, is_array), "state": state}
+
+  def merged(params: Params, model_state: ModelState, train: bool) -> Any:
+    model = eqx.combine(params, model_state["arrays"], static)
+    return eqx.nn.inference_mode(model, value=not train)
+
+  def apply(
+    params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
+  ) -> tuple[PyTree, ModelState]:
+    model = merged(params, model_state, train)
+    stateful = "state" in parameters(model)
+
+    def one(x: Array, key: Key | None, state: Any) -> tuple[PyTree, Any]:
+      given = _asked(model, key=key, train=train)
+      return model(x, state=state, **given) if stateful else (model(x, **given), state)
+
+    subkeys = None if key is None else jax.random.split(key, len(x))
+    mapped = jax.vmap(one, in_axes=(0, 0, None), out_axes=(0, None), axis_name="batch")
+    features, state = mapped(x, subkeys, model_state["state"])
+    return features, {**model_state, "state": state}
+
+  def module(params: Params, model_state: ModelState) -> Any:
+    model = merged(params, model_state, False)
+    return (model, model_state["state"]) if "state" in parameters(model) else model
+
+  return Functions(init, apply, module)
+
+
+def _asked(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
+  """The arguments that a function has, or all if it takes any."""
+  names = parameters(function)
+  any_name = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in names.values())
+  return {name: value for name, value in given.items() if any_name or name in names}
+
+
+def _parts(path: Any) -> list[str]:
+  return jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+
+
+def _nested(tree: PyTree) -> dict[str, Any]:
+  """The leaves of a tree as nested dicts, by the parts of their names."""
+  nested: dict[str, Any] = {}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    *parents, last = _parts(path)
+    part = nested
+    for parent in parents:
+      part = part.setdefault(parent, {})
+    part[last] = leaf
+  return nested
+
+
+def _filled(like: PyTree, nested: Mapping[str, Any]) -> PyTree:
+  """The tree like `like`, of the leaves in `nested`."""
+
+  def leaf(path: Any, _: Any) -> Array:
+    part: Any = nested
+    for name in _parts(path):
+      part = part[name]
+    return part
+
+  return jax.tree_util.tree_map_with_path(leaf, like)
+
+
+def _same(x: Array) -> Array:
+  return x
+
+
+def _cast(new: Array, old: Array) -> Array:
+  return new if jnp.issubdtype(old.dtype, jax.dtypes.prng_key) else new.astype(old.dtype)

@@ -28,7 +28,7 @@ class Network:
   """A module and the functions that run it.
 
   Attributes:
-    model: the Linen module.
+    model: the Linen module, as in `Program`.
     noises: functions `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     features_fn: the same for the backbone alone.
@@ -73,17 +73,17 @@ def _perturbed(noises: Noises, kind: str, x: PyTree, key: Key | None) -> PyTree:
   return x
 
 
-def make_backbone(chosen: Chosen, given: Mapping[str, int], input_shape: tuple[int, ...]) -> nn.Module:
-  """The model with its options and with the arguments `given` by the data; each may ask for `input_shape`."""
-  asked = chosen.entry.needs
-  if {*asked} - {"input_shape"} != {*given}:
+def make_backbone(chosen: Chosen, given: Mapping[str, int], input_shape: Sequence[int]) -> nn.Module:
+  """The model with its options, and with the arguments `given` by the data and `input_shape` if it asks."""
+  asked, known = chosen.entry.needs, {**given, "input_shape": tuple(input_shape)}
+  if set(given) - set(asked) or set(asked) - set(known):
     raise ArgumentError(
       "name",
       f"{chosen.name} takes {', '.join(asked) or 'nothing'} from the data, which give "
-      f"{', '.join([*given, 'input_shape'])}; give another model or other data, or its arguments a default",
+      f"{', '.join(known)}; give another model or other data, or an argument of your own a default, which "
+      "makes it an option",
     )
-  made = chosen.bound(**given, input_shape=input_shape)
-  return as_linen(chosen.entry.function, made.keywords)
+  return as_linen(chosen.entry.function, {**chosen.options, **{name: known[name] for name in asked}})
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ class Program:
 
   Attributes:
     init: `(seed) -> TrainState`.
-    model: the Linen module.
+    model: the Linen module, of which a backbone of another kind is a part.
     scale: the divisor of stored inputs.
     target: whether the labels are classes or numbers; what predictions are, and how they are measured.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`, of inputs as in `Examples`.

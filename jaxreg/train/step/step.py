@@ -32,6 +32,14 @@ def _sum(tree: PyTree, axis_name: str) -> PyTree:
   return jax.lax.psum(tree, axis_name)
 
 
+def _mean(tree: PyTree, axis_name: str) -> PyTree:
+  def mean(x: Array) -> Array:
+    # Counts and flags of a state are the same everywhere.
+    return jax.lax.pmean(x, axis_name) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+  return jax.tree.map(mean, tree)
+
+
 def make_train_step(
   objective: Objective,
   optimizer: optax.GradientTransformation,
@@ -83,7 +91,7 @@ def make_train_step(
       total = _sum(count, axis_name)
       share = count / jnp.where(total > 0, total, 1)
       loss, grads = _sum(_scale((loss, grads), share), axis_name)
-      return (loss, (jax.lax.pmean(model_state, axis_name), _sum(metrics, axis_name))), grads
+      return (loss, (_mean(model_state, axis_name), _sum(metrics, axis_name))), grads
 
     def gradient_at(params: Params) -> Params:
       return descent(params, keys.again(key))[1]
@@ -141,7 +149,7 @@ def _accumulated(gradient: Gradient, parts: int) -> Gradient:
       part_key = keys.part(key, position[0])
       (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
       count = metrics["loss"][1]
-      return (_scale((loss, grads), count), metrics, count), model_state
+      return (_scale((loss, grads), count), metrics, count), jax.tree.map(_floating, model_state)
 
     loop = optax.microbatch(one, argnums=(0, 1), microbatch_size=number // parts, accumulator=(sums, means))
     ((loss, grads), metrics, count), model_state = loop(batch, jnp.arange(number))
@@ -150,6 +158,15 @@ def _accumulated(gradient: Gradient, parts: int) -> Gradient:
       return x / jnp.where(count > 0, count, 1)
 
     loss, grads = jax.tree.map(divided, (loss, grads))
-    return (loss, (model_state, metrics)), grads
+    return (loss, (jax.tree.map(_restored, model_state, state.model_state), metrics)), grads
 
   return whole
+
+
+def _floating(x: Array) -> Array:
+  # Counts and flags are the same after every part, so that their mean is exact.
+  return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+
+
+def _restored(mean: Array, old: Array) -> Array:
+  return mean if jnp.issubdtype(old.dtype, jnp.inexact) else jnp.round(mean).astype(old.dtype)
