@@ -38,6 +38,7 @@ FIXED = {
   "augment.*_augment.fill": "as for rotate",
   "augment.random_erasing.max_aspect": "bounds the shape of the erased area",
   "method.bi_tempered.loss.t2": "the normaliser is a custom derivative for one t2",
+  "optimizer.reparameterize.scale": "the map and its inverse are compared on numbers",
   "regularizers.*.limit": "0 is a penalty of fixed weight, and other limits have a multiplier",
 }
 
