@@ -81,7 +81,7 @@ def test_a_matrix_of_low_rank_is_exhausted_without_false_values():
 
 
 def test_what_cannot_be_split_is_refused():
-  mesh, curvature = split("Auto")
+  _, curvature = split("Auto")
   message = "params are split over devices, where only top_eigenpairs and trace"
   key = jax.random.key(0)
   for call in (
