@@ -134,7 +134,7 @@ def test_the_layers_are_the_blocks_of_the_hessian_and_are_kept(tmp_path, no_figu
     assert layer["top_eigenvalue"] == pytest.approx(np.linalg.eigvalsh(block)[-1], rel=1e-2)
     for quantity, exact in (("trace", np.trace(block)), ("frobenius_norm", np.linalg.norm(block))):
       assert abs(layer[quantity] - exact) <= 5 * layer[f"{quantity}_error"]
-  assert "Frobenius norm" in train.report({"rows": {"run": found}}, config, tmp_path)
+  assert "Frobenius norm" in train.summary({"rows": {"run": found}}, config, tmp_path)
   for name in ("of_layer", "signs"):
     monkeypatch.setattr(analyses, name, None)
   assert train.flatness(config, tmp_path)["rows"]["run"] == found
