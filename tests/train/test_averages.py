@@ -213,7 +213,7 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
     make_view = make_view_fn(apply_fn, softmax, {}, lambda *_: {}, **options)
     batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
     examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
-    keys = [jax.random.key(number) for number in range(2)]
+    keys = [jax.random.key(number) for number in range(3)]
     view = make_view(state.params, Given(state, examples, *keys), {"logits": x})
     got = view.teacher_fn(view.inputs)
   np.testing.assert_allclose(np.exp(got), oracles.softmax(x @ (old + new).sum(0) / 2), rtol=1e-12)
