@@ -87,6 +87,22 @@ def objective(it):
   assert {line.split()[0] for line in str(it.report).splitlines()} == {"term", "data", *it.TERMS, "loss"}
 
 
+def nnx_cnn(it):
+  """It generalises, and every term is told."""
+  assert it.error < 0.1
+  assert it.report.value.keys() == {"data", "mixup", "l2", "loss"}
+
+
+def equinox_dropmax(it):
+  assert it.error < 0.15
+  assert it.report.value.keys() >= {"nll", "kl", "neg_entropy", "auxiliary", "l2"}
+
+
+def vat_regression(it):
+  assert it.r2 > 0.3
+  assert it.report.value.keys() == {"data", "vat", "l1", "loss"}
+
+
 def group_softmax(it):
   """All classes are alike, so each of the four groups guesses, and so does the whole."""
   np.testing.assert_allclose(it.loss, 4 * GUESS, rtol=1e-5)
