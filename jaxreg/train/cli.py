@@ -44,8 +44,8 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
   --start_timeout SECONDS
               the time within which all processes have to come; default 45
   --against DIR, --minutes M
-              for `report`, which makes a report card of a run: another run beside
-              it, and a budget; the fields report.against and report.minutes
+              for `report`, which makes a report card of a run: another run, and
+              a budget; the fields report.against and report.minutes
   --config.method.name=MODULE:NAME
               a method of yours: the object NAME of the Python module MODULE, as
               my_package.my_module:POLY; its options are --config.method.NAME.*.
