@@ -70,13 +70,13 @@ class Chosen:
     return functools.partial(self.entry.function, **self.options, **needed)
 
 
-def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+def parameters(function: object) -> Mapping[str, inspect.Parameter]:
   """The parameters of a function by name; none for an object that is not a function."""
   if isinstance(function, type) and type(function).__call__ is not type.__call__:
     # A class whose metaclass makes the objects, as NNX's does, hides the parameters of its constructor.
     function = functools.partial(function.__init__, None)
   try:
-    return inspect.signature(function).parameters
+    return inspect.signature(function).parameters if callable(function) else {}
   except (TypeError, ValueError):
     return {}
 

@@ -9,7 +9,6 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import optax
 
@@ -36,7 +35,7 @@ def _of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = Fal
   return Entry(of_logits(loss, term, soft_labels=soft_labels), "method")
 
 
-def _method(*parts: Any, needs: tuple[str, ...] = (), **more: Any) -> Entry:
+def _method(*parts, needs: tuple[str, ...] = (), **more) -> Entry:
   return Entry(Method(*parts, **more), "method", needs=needs)
 
 

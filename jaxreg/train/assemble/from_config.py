@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +101,7 @@ def sweep(program: Program, config: Config, data: DataSpec, fields: Sequence[str
     return SweptState(**vars(of(strengths).init(seed)), strengths=strengths)
 
   def swept(name: str) -> Callable[..., PyTree]:
-    def function(state: SweptState, *args: PyTree, **given: Any) -> PyTree:
+    def function(state: SweptState, *args: PyTree, **given: PyTree) -> PyTree:
       return getattr(of(state.strengths), name)(state, *args, **given)
 
     return function

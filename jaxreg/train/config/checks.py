@@ -4,11 +4,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from jaxreg.train.config.choices import base_config, check_choices, flatten
 from jaxreg.train.config.describe import fits, in_words, kind_of, names_of
-from jaxreg.train.config.fields import Config, Flat, row_of
+from jaxreg.train.config.fields import Config, Flat, Model, row_of
 from jaxreg.train.devices.sharding import parse
 from jaxreg.train.errors import RunError, shortened, unknown
 from jaxreg.train.step import optimizer
@@ -132,12 +131,12 @@ def _conflicts(config: Config) -> Iterator[str]:
       "model.unbalance: must be 0 without hidden layers, with pretrained.workdir and with "
       f"method.name={' or '.join(COSINES)}, got {model.unbalance}"
     )
-  if model.unbalance and not _is_plain(mlp):
+  if model.unbalance and not _is_plain(model):
     yield (
       "model.unbalance: must be 0 except with model.MLP.activation=relu and layer=dense, where the function "
       f"stays the same, got {mlp.activation} and {mlp.layer}"
     )
-  if "kl_sparsity" in config.regularizers.names and not (model.name == "MLP" and _is_sigmoid(mlp)):
+  if "kl_sparsity" in config.regularizers.names and not (model.name == "MLP" and _is_sigmoid(model)):
     yield (
       "regularizers.names: kl_sparsity is for activations between 0 and 1; give model.name=MLP, with hidden "
       "layers, activation=sigmoid and no dropout"
@@ -202,7 +201,7 @@ def _optimizer_conflicts(config: Config) -> Iterator[str]:
       "weight_decay, sam, asam, gsam and gradient_noise would change; leave them out, or give "
       "regularizers.names=('l2',)"
     )
-  of_paths = model.name != "RNN" and (model.name != "MLP" or _is_plain(model.MLP))
+  of_paths = model.name != "RNN" and (model.name != "MLP" or _is_plain(model))
   if name == "path_sgd" and not of_paths:
     yield (
       "optimizer.name: path_sgd is for networks of ReLU and plain layers, without recurrence, not "
@@ -218,11 +217,12 @@ def _optimizer_conflicts(config: Config) -> Iterator[str]:
     )
 
 
-def _is_sigmoid(mlp: Any) -> bool:
+def _is_sigmoid(model: Model) -> bool:
   """Whether the features lie between 0 and 1, and so do their means over examples."""
+  mlp = model.MLP
   return bool(mlp.widths) and mlp.activation == "sigmoid" and not (mlp.dropout_rate or any(mlp.dropout_rates))
 
 
-def _is_plain(mlp: Any) -> bool:
+def _is_plain(model: Model) -> bool:
   """Whether a unit's scale can move between the layers before and after it without changing the function."""
-  return mlp.activation == "relu" and mlp.layer == "dense"
+  return model.MLP.activation == "relu" and model.MLP.layer == "dense"

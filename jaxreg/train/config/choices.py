@@ -9,12 +9,12 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 from ml_collections import ConfigDict, config_dict
 
 from jaxreg.train import registry
-from jaxreg.train.config.fields import FIELDS, Config, Flat
+from jaxreg.train.config.fields import FIELDS, Choice, Config, Flat
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import Chosen, Entry, Fields, check_imported, is_yours, short
 from jaxreg.train.registry import REGISTRY, options_of
@@ -142,12 +142,12 @@ def add_options(config: Config, flat: Flat | None = None) -> Config:
         raise RunError(f"{field}: {name} has the name of the field {group}.{place}; rename it")
       if field in CHOICES and part.get("name", name) != name and short(part.name) == place:
         del part[place]  # the options of the choice that it replaces
-      if flatten(part.get(place, wanted)).keys() != flatten(wanted).keys():
+      if place not in part:
+        part[place] = wanted
+      if flatten(part[place]).keys() != flatten(wanted).keys():
         raise RunError(
           f"{field}: {group}.{place} holds the options of something other than {name}; rename it"
         )
-      if place not in part:
-        part[place] = wanted
   return config
 
 
@@ -207,5 +207,5 @@ def _find(field: str, group: str, name: str) -> Entry:
     raise RunError(f"{field}: {error}" if field in ROWS else str(error)) from error
 
 
-def _part(config: Config, group: str) -> Any:
-  return functools.reduce(lambda part, name: part[name], group.split("."), config)
+def _part(config: Config, group: str) -> Choice:
+  return cast(Choice, functools.reduce(lambda part, name: part[name], group.split("."), config))

@@ -96,7 +96,7 @@ def fits(value: object, kind: Any) -> bool:
   known = {float: (float, int), Literal: str}.get(origin or kind, origin or kind)
   try:
     return isinstance(value, known) and (kind is bool or not isinstance(value, bool))
-  except TypeError:  # an annotation of a function from outside, as `Any`
+  except TypeError:  # an annotation of a function from outside
     return True
 
 

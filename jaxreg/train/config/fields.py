@@ -3,7 +3,7 @@
 import fnmatch
 import functools
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self
 
 from ml_collections import ConfigDict
@@ -21,6 +21,7 @@ MOST_STEPS = "1e9"  # only a slip exceeds this and the other upper bounds, and a
 
 Job = Literal["train", "evaluate", "compare", "flatness", "translate", "report", "check_data"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
+Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 Checkpoints = Literal["latest", "best"]
 Mask = Literal["kernels_only", "no_branches", "everything"]
 Rows = dict[str, Fields]  # {label: {field: value}}
@@ -53,7 +54,7 @@ class Field(NamedTuple):
   function: Callable[..., object] | None = None
 
 
-def field(*row: Any, **named: Any) -> Any:
+def field(*row, **named) -> Any:
   """A `Field`, which type checkers take for a value of the field's type."""
   return Field(*row, **named)
 
@@ -61,7 +62,7 @@ def field(*row: Any, **named: Any) -> Any:
 NOTHING = Field()
 
 
-class Group(ConfigDict, Mapping[str, Any]):
+class Group(ConfigDict, Options):
   """A group of fields; `class Mesh(Group, scope="call")` gives an attribute to all fields that have none.
 
   The classes are the type of a configuration for type checkers; a configuration itself is a `ConfigDict`.
@@ -69,8 +70,8 @@ class Group(ConfigDict, Mapping[str, Any]):
 
   row = NOTHING
 
-  def __init_subclass__(cls, **row: Any):
-    cls.row = Field(**row)
+  def __init_subclass__(cls, **row: object):
+    cls.row = field(**row)
 
   if TYPE_CHECKING:
 
@@ -393,7 +394,7 @@ class Report(Group, read_when=by_job("report"), scope="call"):
 
 class Laplace(Group, read_when=by_laplace, scope="call"):
   over: Literal["last", "all"] = field("last", "Whose weights are random: the last layer's, or all layers'.")
-  structure: Literal["kfac", "ekfac", "diagonal", "dense"] = field(
+  structure: Structure = field(
     "kfac", "With laplace.over=all, how ensembles.laplace approximates the Gauss-Newton matrix."
   )
   samples: int = field(

@@ -11,7 +11,6 @@ import itertools
 import re
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from jaxreg.train.config.choices import ROWS, add_options, chooser, flatten, is_choice, relevant
 from jaxreg.train.config.describe import NOTHING, fits, in_words, kind_of
@@ -142,14 +141,16 @@ def checked_rows(config: Config, where: str) -> dict[str, Fields]:
   }
 
 
-def _checked(field: str, value: Any, known: Flat, where: str) -> object:
+def _checked(field: str, value: object, known: Flat, where: str) -> object:
   """The value, if it has the type of the field; an integer for a float becomes one, a list a tuple."""
   if field not in known:
     raise RunError(f"{where}: there is no field {field}{meant(str(field), known)}")
   kind = kind_of(field, known)
   if not fits(value, kind):
     raise RunError(f"{where}: {field} must be {in_words(kind)}, got {value!r}")
-  return tuple(value) if isinstance(value, list) else float(value) if kind is float else value
+  if isinstance(value, list):
+    return tuple(value)
+  return float(value) if kind is float and isinstance(value, int | float) else value
 
 
 def _read(field: str, text: str | None, known: Flat) -> object:

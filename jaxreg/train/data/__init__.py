@@ -2,6 +2,6 @@
 
 A batch passes four files: its source (a row of `sources.SOURCES`), `images` or `dataset` with the examples,
 `batches` that says which examples these are, and `placement` that puts them on the devices. Functions here
-see no configuration: their errors name arguments, and `build/load_data.py` names the fields.
+see no configuration: their errors name arguments, and `assemble/load_data.py` names the fields.
 May import: nothing of the trainer but errors, files, keys, lookup and user_cache.
 """

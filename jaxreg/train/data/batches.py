@@ -3,7 +3,7 @@
 A batch is a function of (seed, step) alone, for images and arrays alike. `Order` says which example stands at
 each position of a step's batch, and a generator of (seed, step, position in the global batch) draws its crop.
 Each process decodes the positions that its own devices hold, and a resumed run begins at its step. So no
-iterator's state is saved. Any number of processes, with any number of workers each, can resume at any step,
+iterator's state is saved. A run with any number of processes and of workers can resume at any step,
 bit for bit. A saved iterator could not do that, because it belongs to one process.
 """
 
@@ -15,8 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -182,7 +181,7 @@ def local_positions(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
 
 def decoded(
   element: Callable[[int], np.ndarray], size: int, *, start: int, stop: int, workers: int
-) -> contextlib.closing[Any]:
+) -> contextlib.closing[Generator[np.ndarray]]:
   """The arrays `[size, ...]` of the elements of steps `start`, `start + 1`, ..., in order; to be closed."""
   import grain
 
@@ -199,7 +198,7 @@ def decoded(
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
     batches = batches.mp_prefetch(options, worker_init_fn=_of_its_parent)
 
-  def arrays() -> Iterator[np.ndarray]:
+  def arrays() -> Generator[np.ndarray]:
     with contextlib.closing(iter(batches)) as stream:
       try:
         yield from stream

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -84,7 +85,7 @@ class Labels:
   """
 
   names: tuple[str, ...]
-  classes: tuple[Any, ...]
+  classes: tuple[str, ...] | tuple[int, ...]
   numbers: bool
   titles: tuple[str, ...] = ()
 
@@ -186,7 +187,7 @@ class Rows:
     columns = {name: values[index] for name, values in self.columns.items()}
     return Rows(columns, lambda row: self.where(int(index[row])))
 
-  def of(self, names: Sequence[str], argument: str) -> dict[str, Any]:
+  def of(self, names: Sequence[str], argument: str) -> dict[str, np.ndarray]:
     """The columns of these names, which the argument gives."""
     for name in names:
       if name not in self.columns:
@@ -211,7 +212,7 @@ def divided(parts: Mapping[str, Rows], labels: Labels, fractions: Mapping[str, f
 
 def encoded(
   parts: Mapping[str, Rows], names: Sequence[str]
-) -> tuple[dict[str, Any], tuple[str, ...], list[str]]:
+) -> tuple[dict[str, np.ndarray], tuple[str, ...], list[str]]:
   """The inputs of each part from the columns of these names; the names of the inputs; and remarks."""
   columns = [fitted(name, values) for name, values in parts["train"].of(names, "inputs").items()]
   inputs, remarks = {}, []
@@ -260,7 +261,7 @@ def dataset_of(
   )
 
 
-def pyarrow() -> Any:
+def pyarrow() -> ModuleType:
   """The package `pyarrow`.
 
   Raises:

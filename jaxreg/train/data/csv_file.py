@@ -1,8 +1,7 @@
 """Your own table: a CSV file, read by pyarrow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -84,7 +83,7 @@ def _read_csv(argument: str, file: Path, delimiter: str, missing: set[str]) -> R
   arrow = pyarrow()
   from pyarrow import csv as reader
 
-  bad: list[Any] = []
+  bad = []
   parse = reader.ParseOptions(
     delimiter=delimiter, newlines_in_values=True, invalid_row_handler=lambda row: bad.append(row) or "skip"
   )
@@ -109,14 +108,15 @@ def _read_csv(argument: str, file: Path, delimiter: str, missing: set[str]) -> R
   if not table.num_rows:
     raise ArgumentError(argument, f"{file} has no rows")
   where = lambda row: f"{file}, row {row + 2}"
-  return Rows({name: _values(name, table[name], missing, argument, where) for name in names}, where)
+  columns = {name: _values(name, table[name].to_pylist(), missing, argument, where) for name in names}
+  return Rows(columns, where)
 
 
 def _values(
-  name: str, column: Any, missing: set[str], argument: str, where: Callable[[int], str]
+  name: str, column: Sequence[str], missing: set[str], argument: str, where: Callable[[int], str]
 ) -> np.ndarray:
   """Texts as float64 if they are numbers, NaN where one is missing; otherwise texts, and None."""
-  texts = np.array([None if text.strip() in missing else text.strip() for text in column.to_pylist()], object)
+  texts = np.array([None if text.strip() in missing else text.strip() for text in column], object)
   there = np.flatnonzero(texts != None)  # noqa: E711
   numbers = np.full(len(texts), np.nan)
   wrong = []

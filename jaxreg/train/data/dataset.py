@@ -17,7 +17,7 @@ def six_digits(values: np.ndarray) -> tuple[float, ...]:
   return tuple(float(f"{value:.6g}") for value in values)
 
 
-def is_tokens(dtype: Any) -> bool:
+def is_tokens(dtype: np.dtype | str) -> bool:
   """Whether inputs of this dtype are tokens, which reach the model unscaled; bytes are pixels."""
   return np.issubdtype(dtype, np.integer) and np.dtype(dtype) != np.uint8
 
@@ -69,13 +69,13 @@ class DataSpec:
     """Whether the labels are numbers, and not classes."""
     return self.num_classes == 0
 
-  def table(self) -> dict[str, Any]:
+  def table(self) -> dict[str, object]:
     """The description as JSON has it."""
     values = dataclasses.asdict(self).items()
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
   @classmethod
-  def from_table(cls, table: Mapping[str, Any]) -> Self:
+  def from_table(cls, table: Mapping[str, object]) -> Self:
     """The description whose `table()` this is."""
     given = {field.name: table[field.name] for field in dataclasses.fields(cls)}
     values: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

@@ -5,7 +5,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,10 @@ from jaxreg.train.data.columns import Kind, Labels, Rows, dataset_of, fitted_lab
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.images import Images, is_grey
 from jaxreg.train.errors import ArgumentError, one_line, unknown
-from jaxreg.train.files import local_path
+from jaxreg.train.files import Table, local_path
+
+if TYPE_CHECKING:
+  import pyarrow as arrow
 
 
 def huggingface(
@@ -111,7 +114,7 @@ def _splits(folder: Path) -> dict[str, list[Path]]:
   return found
 
 
-def _json(file: Path) -> Any:
+def _json(file: Path) -> Table:
   try:
     return json.loads(file.read_text())
   except (OSError, ValueError) as error:
@@ -119,7 +122,7 @@ def _json(file: Path) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(files: tuple[str, ...]) -> Any:
+def _opened(files: tuple[str, ...]) -> "arrow.Table":
   """The table in these files, mapped into memory if they are Arrow's; each process opens them once."""
   arrow = pyarrow()
   from pyarrow import parquet
@@ -136,7 +139,7 @@ def _opened(files: tuple[str, ...]) -> Any:
   return arrow.concat_tables(tables)
 
 
-def _features(files: tuple[str, ...]) -> dict[str, Any]:
+def _features(files: tuple[str, ...]) -> Table:
   """The features by which `datasets` describes the columns; {} if nothing does."""
   metadata = _opened(files).schema.metadata or {}
   return json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
@@ -154,7 +157,7 @@ def _rows_of(files: tuple[str, ...], names: Sequence[str], images: Sequence[str]
   return Rows({name: read(name) for name in names}, where)
 
 
-def _column(name: str, column: Any, where: Callable[[int], str]) -> np.ndarray:
+def _column(name: str, column: "arrow.ChunkedArray", where: Callable[[int], str]) -> np.ndarray:
   """Numbers as float64, NaN where one is missing, `[n]` or `[n, ...]`; or texts, and None."""
   types, kind = pyarrow().types, column.type
   storage = getattr(kind, "storage_type", kind)

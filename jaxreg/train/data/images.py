@@ -8,11 +8,14 @@ import dataclasses
 import io
 import math
 import warnings
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from jaxreg.train.errors import ArgumentError, RunError, one_line
+
+if TYPE_CHECKING:
+  from PIL import Image
 
 MOST_BYTES = 2**34  # of images decoded into one array
 # Pillow knows forty formats more, and some of them run other programs.
@@ -111,7 +114,7 @@ class Images:
   def __len__(self) -> int:
     return len(self.numbers)
 
-  def __getitem__(self, index: Any) -> "Images":
+  def __getitem__(self, index: slice | np.ndarray) -> "Images":
     return dataclasses.replace(self, numbers=self.numbers[index])
 
   def joined(self, other: "Images") -> "Images":
@@ -121,7 +124,7 @@ class Images:
   def fingerprint(self) -> tuple[np.ndarray, ...]:
     return self.store.fingerprint(self.numbers)
 
-  def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+  def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
     if self.nbytes > MOST_BYTES:
       raise ArgumentError("limit", f"{len(self)} images are too many for one array; give fewer")
     decoded = np.empty(self.shape, np.uint8)
@@ -136,7 +139,7 @@ class Images:
       centre_crop(rgb, self.decoding) if generator is None else random_crop(generator, rgb, self.decoding)
     )
 
-  def decoded(self, position: int, channels: int = 3) -> Any:
+  def decoded(self, position: int, channels: int = 3) -> "Image.Image":
     """One image of `channels` channels, whole, as Pillow has it."""
     number = int(self.numbers[position])
     try:
@@ -153,7 +156,7 @@ def _reason(error: Exception) -> str:
   return one_line(error)
 
 
-def decode(encoded: bytes, channels: int = 3) -> Any:
+def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
   """The image of these bytes as an upright Pillow image with `channels` channels of 8 bits.
 
   The orientation in the image's EXIF is applied. From 16 bits, the higher 8 are taken. Without an alpha
@@ -184,7 +187,7 @@ def is_grey(encoded: bytes) -> bool:
     return image.mode in ("1", "L", "I;16")
 
 
-def _orientation(image: Any) -> int:
+def _orientation(image: "Image.Image") -> int:
   """The orientation in the image's EXIF; damaged EXIF says nothing."""
   try:
     return image.getexif().get(ORIENTATION, 1)
@@ -192,7 +195,7 @@ def _orientation(image: Any) -> int:
     return 1
 
 
-def _of_8_bits(image: Any) -> Any:
+def _of_8_bits(image: "Image.Image") -> "Image.Image":
   """The higher 8 of 16 bits, which Pillow would cut off at 255; a transparent grey becomes white."""
   from PIL import Image
 
@@ -205,13 +208,13 @@ def _of_8_bits(image: Any) -> Any:
   return Image.fromarray(higher)
 
 
-def centre_crop(image: Any, how: Decoding) -> np.ndarray:
+def centre_crop(image: "Image.Image", how: Decoding) -> np.ndarray:
   """The centre `[size, size, 3]` of a Pillow image, scaled so that its shorter side is `resize`."""
   scaled = _scaled(image.size, how.resize)
   return np.asarray(_window(image, scaled, [(side - how.size) // 2 for side in scaled], how.size))
 
 
-def random_crop(generator: np.random.Generator, image: Any, how: Decoding) -> np.ndarray:
+def random_crop(generator: np.random.Generator, image: "Image.Image", how: Decoding) -> np.ndarray:
   """A random crop `[size, size, 3]` of a Pillow image.
 
   With `sides`, the image is scaled to a random shorter side, and the crop is from anywhere in it. Otherwise a
@@ -243,7 +246,7 @@ def _scaled(size: tuple[int, int], shorter: int) -> tuple[int, int]:
   return width, height
 
 
-def _window(image: Any, scaled: tuple[int, int], place: list[int], size: int) -> Any:
+def _window(image: "Image.Image", scaled: tuple[int, int], place: list[int], size: int) -> "Image.Image":
   """The square of side `size` at `place`, left and top, of a Pillow image resized to `scaled`.
 
   Only the square and the pixels around it that it depends on are resized: the whole of a thin image could be
@@ -252,7 +255,7 @@ def _window(image: Any, scaled: tuple[int, int], place: list[int], size: int) ->
   from PIL import Image
 
   if scaled == image.size:
-    return image.crop((*place, *(start + size for start in place)))
+    return image.crop((place[0], place[1], place[0] + size, place[1] + size))
   lows, highs = [], []
   for start, new, old in zip(place, scaled, image.size):
     margin = math.ceil(max(1, new / old)) + 1  # a bilinear filter reaches as far as one pixel of either image
@@ -261,7 +264,8 @@ def _window(image: Any, scaled: tuple[int, int], place: list[int], size: int) ->
   ratios = [old / new for new, old in zip(scaled, image.size)]
   box = [at * ratio for ends in (lows, highs) for at, ratio in zip(ends, ratios)]
   box[2:] = map(min, box[2:], image.size)  # rounding must not lead out of the image
-  part = image.resize(tuple(np.subtract(highs, lows).tolist()), Image.Resampling.BILINEAR, box=tuple(box))
+  across, down = np.subtract(highs, lows).tolist()
+  part = image.resize((across, down), Image.Resampling.BILINEAR, box=(box[0], box[1], box[2], box[3]))
   left, top = (start - low for start, low in zip(place, lows))
   return part.crop((left, top, left + size, top + size))
 

@@ -1,7 +1,6 @@
 """Puts examples on the devices, and makes the batch inside a compiled step."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,9 +9,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg._sharding import rows
 from jaxreg.train.data.dataset import Split
+from jaxreg.typing import PyTree
 
 
-def place(mesh: jax.sharding.Mesh, tree: Any, spec: P) -> Any:
+def place(mesh: jax.sharding.Mesh, tree: PyTree, spec: P) -> PyTree:
   """Puts host arrays, the same in every process, on the devices of `mesh`.
 
   `P()` puts a copy on each device, `P("data")` a slice. A process passes only the parts of its own devices.

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -59,8 +58,8 @@ def diabetes() -> Dataset:
   from sklearn.datasets import load_diabetes
   from sklearn.model_selection import train_test_split
 
-  bunch: Any = load_diabetes(scaled=False)
-  examples = Split(bunch.data.astype(np.float32), bunch.target.astype(np.float32))
+  inputs, progression = load_diabetes(return_X_y=True, scaled=False)
+  examples = Split(np.asarray(inputs, np.float32), np.asarray(progression, np.float32))
   train, rest = train_test_split(np.arange(len(examples)), train_size=264, random_state=0)
   val, test = train_test_split(rest, test_size=0.5, random_state=0)
   splits = [examples.take(np.sort(part)) for part in (train, val, test)]

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.unpack import ERRORS, gunzip, plain_or_gzipped
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.files import local_path
+
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 MARK = "\ufeff"  # the byte-order mark
@@ -35,7 +38,7 @@ class ParallelText(Dataset):
   """
 
   pairs: Pairs
-  tokenizer: Any
+  tokenizer: "Tokenizer"
   source_length: int
   target_length: int
 
@@ -108,7 +111,7 @@ def parallel_text(
   )
 
 
-def _encode(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[list[list[int]]]:
+def _encode(tokenizer: "Tokenizer", pairs: Sequence[tuple[str, str]]) -> list[list[list[int]]]:
   """The tokens of the sources, and those of the targets."""
   return [[line.ids for line in tokenizer.encode_batch([pair[side] for pair in pairs])] for side in (0, 1)]
 
@@ -155,7 +158,7 @@ def _read_lines(folder: Path, name: str) -> list[str]:
   return lines
 
 
-def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> Any:
+def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> "Tokenizer":
   """Learns a byte-pair encoding of both languages; the same text gives the same tokens."""
   try:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -167,7 +170,7 @@ def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> Any:
     raise ArgumentError(
       "vocab_size", f"must be at least {smallest}: one per character and {len(SPECIAL)}, got {vocab_size}"
     )
-  tokenizer: Any = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN]))
+  tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN]))
   # A word begins with the mark of the space before it; punctuation stands alone.
   tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
     [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]

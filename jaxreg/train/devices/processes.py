@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -153,23 +153,23 @@ def same(what: str, value: object) -> None:
     raise RunError(f"{what}: process {differ[0]} has another value than process 0; start all processes alike")
 
 
-def _agreed(call: Callable[[], object], *, ask: bool) -> list[Any]:
-  result, error = None, None
+def _agreed(call: Callable[[], T], *, ask: bool) -> list[T]:
+  results, error = list[T](), None
   if ask:
     try:
-      result = call()
+      results.append(call())
     except Exception as raised:  # Of any type, because the other processes wait for the outcome.
       error = raised
   if jax.process_count() > 1:
-    outcomes = exchange({"result": result, "error": None if error is None else one_line(error, limit=1000)})
+    outcomes = exchange((results, None if error is None else one_line(error, limit=1000)))
   else:
-    outcomes = [{"result": result, "error": None}]
+    outcomes = [(results, None)]
   if error is not None:
     raise error
-  for number, outcome in enumerate(outcomes):
-    if outcome["error"] is not None:
-      raise RunError(f"process {number}: {outcome['error']}")
-  return [outcome["result"] for outcome in outcomes]
+  for number, (_, problem) in enumerate(outcomes):
+    if problem is not None:
+      raise RunError(f"process {number}: {problem}")
+  return [result for results, _ in outcomes for result in results]
 
 
 def _launcher() -> str | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,8 @@ from jaxreg.train.files import local_path
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.loop import Run
 from jaxreg.train.step.program import Program
-from jaxreg.train.step.state import States, TrainState
+from jaxreg.train.step.state import States, TrainState, Variables
+from jaxreg.typing import PyTree
 
 
 def restored_states(run: Run, workdir: Path, step: int) -> States:
@@ -30,7 +30,7 @@ def restored_states(run: Run, workdir: Path, step: int) -> States:
   return run.replicas.unpack(restore(workdir, step, like))
 
 
-def initial_states(run: Run, pretrained: dict[str, Any] | None) -> States:
+def initial_states(run: Run, pretrained: Variables | None) -> States:
   """The states of all replicas from their seeds, each with a copy of the `pretrained` parts, if any."""
   state = compile_init(run.program, run.replicas)(np.array(run.seeds, np.uint32))
   if pretrained is not None:
@@ -38,7 +38,7 @@ def initial_states(run: Run, pretrained: dict[str, Any] | None) -> States:
   return run.replicas.unpack(state)
 
 
-def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any]:
+def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[PyTree], PyTree]:
   """Compiles `init(seeds) -> states`, stacked.
 
   The seeds are initialised one after another, because a batch of LAPACK calls, as for orthogonal kernels, can
@@ -48,9 +48,7 @@ def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any
   return jax.jit(lambda seeds: jax.lax.map(program.init, seeds), out_shardings=replicas.stacked_layout)
 
 
-def load_pretrained(
-  program: Program, *, workdir: str, file: str, checkpoint: str, replica: int
-) -> dict[str, Any]:
+def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: str, replica: int) -> Variables:
   """The backbone of the run in `workdir`, or that of `file` with its head if it fits, on the host.
 
   `program` belongs to the run that starts from it. The result has parts of `params` and `model_state`.
@@ -78,7 +76,7 @@ def load_pretrained(
 
 
 def with_pretrained(
-  program: Program, state: TrainState, pretrained: dict[str, Any], mesh: jax.sharding.Mesh
+  program: Program, state: TrainState, pretrained: Variables, mesh: jax.sharding.Mesh
 ) -> TrainState:
   """The stacked state of all replicas, where each replica has a copy of the `pretrained` parts."""
   copies = lambda new, old: np.broadcast_to(new, old.shape)
@@ -99,7 +97,7 @@ def with_pretrained(
   return state.replace(params=params, model_state=model_state, extras=extras)
 
 
-def _read_torch(file: Path) -> dict[str, Any]:
+def _read_torch(file: Path) -> Variables:
   """The variables of a ResNet in PyTorch's layout, from a file of safetensors."""
   try:
     variables = resnet_from_torch(load_file(file))
@@ -111,11 +109,11 @@ def _read_torch(file: Path) -> dict[str, Any]:
   return {"params": variables["params"], "model_state": {"batch_stats": variables["batch_stats"]}}
 
 
-def _variables(state: TrainState) -> dict[str, Any]:
+def _variables(state: TrainState) -> Variables:
   return {"params": state.params, "model_state": state.model_state}
 
 
-def _parts(variables: dict[str, Any], *names: str) -> dict[str, Any]:
+def _parts(variables: Variables, *names: str) -> Variables:
   """The parts of these names of `params` and of each collection of `model_state` that has any."""
   of = lambda tree: {name: part for name, part in tree.items() if name in names}
   collections = {name: of(collection) for name, collection in variables["model_state"].items()}
@@ -125,6 +123,6 @@ def _parts(variables: dict[str, Any], *names: str) -> dict[str, Any]:
   }
 
 
-def _shapes(variables: dict[str, Any], name: str) -> dict[str, tuple[int, ...]]:
+def _shapes(variables: Variables, name: str) -> dict[str, tuple[int, ...]]:
   tree = _parts(variables, name)
   return {name: x.shape for name, x in zip(leaf_names(tree), jax.tree.leaves(tree))}

@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg import calibration, ensembles, models
 from jaxreg.train import keys
+from jaxreg.train.config.fields import Structure
 from jaxreg.train.data.placement import Source, gather
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import intercept
@@ -53,9 +53,9 @@ def laplace_measures(
   batch_size: int,
   *,
   over: str,
-  structure: str,
+  structure: Structure,
   samples: int,
-) -> dict[str, Any]:
+) -> dict[str, float]:
   """What predictions under the posterior of the weights reach, and the prior's precision.
 
   The measures are error, NLL and ECE. Where labels are numbers, they are the NLPD and the coverage and width
@@ -86,7 +86,7 @@ def _of_last_layer(
   )
   layer = {name: _joined(batches_of(name), len(sources[name])) for name in ("val", "shown")}
   numbers = isinstance(program.target, Numbers)
-  noise: Any = _noise(_joined(batches_of("train"), len(sources["train"]))) if numbers else None
+  noise = _noise(_joined(batches_of("train"), len(sources["train"]))) if numbers else None
   curvature = jax.jit(
     functools.partial(ensembles.laplace_curvature, structure="kronecker", noise_variance=noise)
   )
@@ -114,7 +114,7 @@ def _of_all_layers(
   state: TrainState,
   sources: dict[str, Source],
   batch_size: int,
-  structure: str,
+  structure: Structure,
   samples: int,
 ) -> dict[str, float]:
   numbers, name = isinstance(program.target, Numbers), _outputs_of(program)[1]
@@ -144,13 +144,13 @@ def _of_all_layers(
     return _joined(parts, len(source))
 
   of_train = whole(sources["train"])
-  noise: Any = _noise(of_train) if numbers else None
+  noise = _noise(of_train) if numbers else None
   posterior = ensembles.laplace(
     apply_fn,
     state.params,
     of_train[0],
     likelihood="normal" if numbers else "categorical",
-    structure=cast(Any, structure),
+    structure=structure,
     noise_variance=1.0 if noise is None else noise,
   )
   precision = posterior.best_precision()
@@ -173,10 +173,10 @@ def _of_all_layers(
 
 
 def _metrics(
-  program: Program, outputs: Array, variance: Array, noise: Any, weights: Array, labels: Array
+  program: Program, outputs: Array, variance: Array, noise: np.ndarray | None, weights: Array, labels: Array
 ) -> dict[str, float]:
   """The metrics of Gaussian outputs `[n, classes]` with these variances."""
-  if isinstance(program.target, Numbers):
+  if isinstance(program.target, Numbers) and noise is not None:
     target = dataclasses.replace(program.target, predicts="moments")
     moments = target.original(jnp.stack([outputs, variance + noise[None]], axis=-1))
     predictions = moments[:, 0] if labels.ndim == 1 else moments
@@ -217,6 +217,6 @@ def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Callable[...,
   return last_layer
 
 
-def _joined(parts: Any, number: int) -> tuple[np.ndarray, ...]:
+def _joined(parts: Iterable[tuple[Array, ...]], number: int) -> tuple[np.ndarray, ...]:
   """The arrays of `number` examples, without padding, on the host."""
   return tuple(np.concatenate(x)[:number] for x in zip(*jax.device_get(list(parts)), strict=True))

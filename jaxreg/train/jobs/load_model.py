@@ -57,22 +57,22 @@ class Predictor:
     apply = functools.partial(self._program.apply_fn, key=None, train=False)
     return jax.jit(lambda params, model_state, inputs: apply(params, model_state, self._scaled(inputs)))
 
-  def __call__(self, inputs: Any, *, key: Key | None = None) -> Array:
+  def __call__(self, inputs: object, *, key: Key | None = None) -> Array:
     predictions, target = self._predictions(inputs, key), self._program.target
     return target.point(predictions) if isinstance(target, Numbers) else predictions
 
-  def interval(self, inputs: Any, *, key: Key | None = None) -> tuple[Array, Array]:
+  def interval(self, inputs: object, *, key: Key | None = None) -> tuple[Array, Array]:
     """The ends of each number's interval: outer quantiles, or a Gaussian's that misses `evaluate.alpha`."""
     target = self._program.target
     if not isinstance(target, Numbers):
       raise ValueError("interval needs a model of numbers, got one of classes")
     return target.interval(self._predictions(inputs, key))
 
-  def _predictions(self, inputs: Any, key: Key | None) -> Array:
+  def _predictions(self, inputs: object, key: Key | None) -> Array:
     key = jax.random.clone(self._state.key) if key is None else key
     return self._predict(self._state, self._stored(inputs), key)
 
-  def outputs(self, inputs: Any) -> dict[str, Array]:
+  def outputs(self, inputs: object) -> dict[str, Array]:
     """The outputs of the head by name, such as `logits` and `retain_logits`, `[batch, classes]`."""
     return self._outputs(self._state.params, self._state.model_state, self._stored(inputs))[0]
 
@@ -90,13 +90,13 @@ class Predictor:
       return module
     return module.module(self._scaled(self._stored(np.zeros((1, *self.input_shape), self.input_dtype))))
 
-  def _stored(self, inputs: Any) -> Array:
+  def _stored(self, inputs: object) -> Array:
     return as_stored(inputs, self, self.decoding)
 
   def _scaled(self, inputs: Array) -> Array:
     return in_model_units(inputs, self.input_dtype, self.scale)
 
-  def classify(self, inputs: Any, *, key: Key | None = None) -> list[str]:
+  def classify(self, inputs: object, *, key: Key | None = None) -> list[str]:
     """The name of the most probable class of each input, or its number if the classes have no names."""
     if not self.num_classes:
       raise ValueError("classify needs a model of classes, got one of numbers")

@@ -1,12 +1,13 @@
 """`evaluate.measures`: more about a run's probabilities than error, NLL, Brier score and ECE."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxreg import calibration
 from jaxreg.reports._statistics import conformal_intervals, conformal_sets
@@ -19,7 +20,9 @@ from jaxreg.train.jobs.restored_run import RestoredRun
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
-from jaxreg.typing import Array, Key
+from jaxreg.typing import Array, Key, PyTree
+
+Found = Mapping[str, ArrayLike]  # numbers, by measure
 
 
 class Predicted(NamedTuple):
@@ -43,12 +46,12 @@ class Predicted(NamedTuple):
     """Which labels are known."""
     return known(self.labels)
 
-  def known(self, sums: Callable[..., Any], log_probs: Any = None) -> Any:
+  def known(self, sums: Callable[..., PyTree], log_probs: ArrayLike | None = None) -> PyTree:
     """A measure of these log-probabilities, by default the run's, at the known labels."""
     return sums(self.log_probs if log_probs is None else log_probs, self.labels, where=self.where)
 
 
-def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
   del alpha
   temperature = held_out.known(calibration.fit_temperature)
   tempered = calibration.temper(shown.log_probs, temperature=temperature)
@@ -57,28 +60,28 @@ def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> dict[st
   return {"temperature": temperature, "tempered_nll": total / count, "tempered_ece": ece}
 
 
-def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
   if isinstance(shown.target, Numbers):
     return _intervals(shown, held_out, alpha)
   scores = calibration.conformal_scores
   return _sets("conformal", scores(shown.log_probs), shown, scores(held_out.log_probs), held_out, alpha)
 
 
-def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
   ours, theirs = (calibration.aps_scores(each.key, each.log_probs) for each in (shown, held_out))
   return _sets("aps", ours, shown, theirs, held_out, alpha)
 
 
 def _sets(
   name: str, ours: Array, shown: Predicted, theirs: Array, held_out: Predicted, alpha: float
-) -> dict[str, Any]:
+) -> Found:
   """How often the sets hold the label, and their mean number of classes."""
   given = theirs, held_out.labels
   covered, sizes = conformal_sets(ours, shown.labels, *given, alpha=alpha, where=held_out.where)
   return {f"{name}_coverage": covered[shown.where].mean(), f"{name}_size": sizes[shown.where].mean()}
 
 
-def _intervals(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+def _intervals(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
   """How often conformal intervals hold a target, and their mean width; several targets are averaged."""
   coverages: list[float] = []
   widths: list[float] = []
@@ -100,7 +103,7 @@ def _intervals_of_targets(shown: Predicted) -> list[tuple[np.ndarray, ...]]:
   return [*zip(*columns, strict=True)]
 
 
-def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
   """The share of an example's labels that its set misses, in the mean, and the size of the sets."""
   (ours, costs), (theirs, theirs_costs) = (_label_costs(each) for each in (shown, held_out))
   sets = ours <= calibration.conformal_risk_threshold(theirs, theirs_costs, alpha=alpha)
@@ -116,23 +119,23 @@ def _label_costs(shown: Predicted) -> tuple[np.ndarray, np.ndarray]:
   return scores, yes / np.maximum(yes.sum(axis=-1, keepdims=True), 1)
 
 
-def _ranking(shown: Predicted) -> dict[str, Any]:
+def _ranking(shown: Predicted) -> Found:
   """AUROC and average precision: the means over the labels, and of all answers together."""
   from sklearn import metrics  # its import takes a moment
 
   scores = {"auroc": metrics.roc_auc_score, "average_precision": metrics.average_precision_score}
-  found: dict[str, Any] = {}
+  found: dict[str, ArrayLike] = {}
   for name, score in scores.items():
     found[f"{name}_macro"] = np.mean([score(*label) for label in _of_labels(shown)])
     found[f"{name}_micro"] = score(*_together(_of_labels(shown)))
   return found
 
 
-def _f1(shown: Predicted) -> dict[str, Any]:
+def _f1(shown: Predicted) -> Found:
   return _f1_at(shown, [0.5] * len(_of_labels(shown)), "f1")
 
 
-def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
   """F1 with a threshold for each label, which gives the largest F1 on the validation split."""
   from sklearn.metrics import precision_recall_curve
 
@@ -145,7 +148,7 @@ def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str
   return _f1_at(shown, best, "tuned_f1")
 
 
-def _f1_at(shown: Predicted, thresholds: Sequence[float], name: str) -> dict[str, Any]:
+def _f1_at(shown: Predicted, thresholds: Sequence[float], name: str) -> Found:
   """F1 of the answers yes, with a threshold for each label."""
   from sklearn.metrics import f1_score
 
@@ -167,7 +170,7 @@ def _together(labels: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarra
   return [np.concatenate(parts) for parts in zip(*labels, strict=True)]
 
 
-OF_THE_SPLIT: dict[str, Callable[[Predicted], dict[str, Any]]] = {
+OF_THE_SPLIT: dict[str, Callable[[Predicted], Found]] = {
   "mce": lambda shown: {"mce": calibration.mce(shown.known(calibration.ece_bins))},
   "adaptive_ece": lambda shown: {"adaptive_ece": calibration.ece(shown.known(calibration.adaptive_bins))},
   "classwise_ece": lambda shown: {
@@ -178,7 +181,7 @@ OF_THE_SPLIT: dict[str, Callable[[Predicted], dict[str, Any]]] = {
 }
 OF_YES_OR_NO, OF_NUMBERS = ("ranking", "f1", "thresholds", "conformal_risk"), ("conformal", "laplace")
 # These learn one number from the validation split.
-HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
+HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], Found]] = {
   "temperature": _temperature,
   "conformal": _conformal,
   "aps": _aps,

@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,16 @@ from jaxreg.train.errors import one_line
 from jaxreg.train.step.batch import scaled
 from jaxreg.typing import Array
 
+if TYPE_CHECKING:
+  from PIL import Image
 
-def _fits(inputs: Any, shape: tuple[int, ...]) -> bool:
+
+def _fits(inputs: object, shape: tuple[int, ...]) -> bool:
   """Whether the inputs are one array of the shape that the network takes."""
   return np.shape(inputs)[1:] == shape if isinstance(inputs, np.ndarray | jax.Array) else False
 
 
-def cropped(images: Any, decoding: Decoding) -> np.ndarray:
+def cropped(images: object, decoding: Decoding) -> np.ndarray:
   """The evaluation's crops `[n, size, size, 3]` of images of any size.
 
   Args:
@@ -37,7 +40,7 @@ def cropped(images: Any, decoding: Decoding) -> np.ndarray:
   return np.stack(found)
 
 
-def _as_image(given: Any, number: int) -> Any:
+def _as_image(given: object, number: int) -> "Image.Image":
   """One image as a Pillow image of three channels."""
   from PIL import Image
 
@@ -72,7 +75,7 @@ class Inputs(Protocol):
   def scale(self) -> float: ...
 
 
-def as_stored(inputs: Any, data: Inputs, decoding: Decoding | None = None) -> Array:
+def as_stored(inputs: object, data: Inputs, decoding: Decoding | None = None) -> Array:
   """The inputs as the data source stores them; they may be given as stored, or as floats that are scaled.
 
   With `decoding`, they may also be images as `cropped` takes them.

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -111,13 +110,13 @@ def _data(run: RestoredRun, split: Split) -> dict[str, np.ndarray]:
   return {"inputs": inputs, "labels": split.labels}
 
 
-def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Any]:
+def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
   """`(params, inputs, *, key=None) -> predictions`; with a key, under one draw of the training's noise."""
   program, target = run.program, run.program.target
   noisy = not program.abstract.model_state and program.extras.draw is None
   means_alone = isinstance(target, Numbers) and target.predicts == "means"
 
-  def predict(params: Params, inputs: Any, *, key: Key | None = None) -> Array:
+  def predict(params: Params, inputs: Array, *, key: Key | None = None) -> Array:
     if key is None or not noisy:
       found = program.predict_fn(state.replace(params=params), inputs, jax.random.clone(state.key))
     else:

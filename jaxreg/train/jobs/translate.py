@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jaxreg.train.run.whole_split import batches
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
-from jaxreg.typing import Array
+from jaxreg.typing import Array, PyTree
 
 Search = Callable[..., tuple[Array, Array]]
 
@@ -106,7 +106,7 @@ def make_decode(
   never = jnp.isin(jnp.arange(program.model.head.num_classes), jnp.array([PAD, BEGIN]))
 
   def decode(state: TrainState, inputs: Array, number: Array) -> Array:
-    def apply(method: Callable[..., Any]) -> Any:
+    def apply(method: Callable[..., PyTree]) -> PyTree:
       return program.model.apply({"params": state.params, **state.model_state}, method=method)
 
     sources = inputs[:, : text.source_length]
@@ -115,7 +115,7 @@ def make_decode(
     sources, memory = (jnp.repeat(x, beam_size, axis=0) for x in (sources, memory))
 
     def next_log_probs(prefixes: Array, position: Array) -> Array:
-      def outputs(model: Any) -> dict[str, Array]:
+      def outputs(model) -> dict[str, Array]:
         features = model.backbone.decode(prefixes, memory, sources, train=False)
         return model.head(features[:, position])
 

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -183,7 +182,7 @@ class Silent:
   __exit__ = step = write = show = say = _nothing
 
 
-def open_log(*workdirs: Path, start: int, program: Program, **options: Any) -> "Log | Silent":
+def open_log(*workdirs: Path, start: int, program: Program, **options) -> "Log | Silent":
   """The log of a run in the first process, a silent one in the others; `options` as for a `Log`."""
   if not is_first():
     return Silent()

@@ -47,12 +47,11 @@ class Place(NamedTuple):
 @contextlib.contextmanager
 def tensorboard(place: Place) -> Iterator[Tracker]:
   """Event files in `workdir/tensorboard`; TensorBoard hides the events of earlier files after `start`."""
-  from tensorboardX.proto import event_pb2, summary_pb2
   from tensorboardX.record_writer import RecordWriter
   from tensorboardX.summary import scalar
 
-  event: Any = event_pb2  # The import creates its classes, which a type checker cannot know.
-  summary: Any = summary_pb2
+  event = importlib.import_module("tensorboardX.proto.event_pb2")  # a type checker knows no class of it
+  summary = importlib.import_module("tensorboardX.proto.summary_pb2")
   folder = place.workdir / "tensorboard"
 
   def opened(start: int) -> tuple[Path, RecordWriter]:
@@ -161,11 +160,7 @@ def wandb(place: Place) -> Iterator[Tracker]:
 
 
 Open = Callable[[Place], contextlib.AbstractContextManager[Tracker]]
-TRACKERS: dict[str, Open] = {
-  "tensorboard": tensorboard,
-  "mlflow": mlflow,
-  "wandb": wandb,
-}
+TRACKERS: dict[str, Open] = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 
 
 def find_trackers(names: Sequence[str]) -> dict[str, Open]:

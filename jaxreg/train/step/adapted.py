@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import EllipsisType, ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from jaxreg._sharding import partitioned
 from jaxreg.train import keys
-from jaxreg.train.lookup import parameters
+from jaxreg.train.lookup import Options, parameters
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 OF_MODULES = ("parent", "name", "axis_name", "rngs", "key")  # arguments of a class that are no options
@@ -47,7 +47,7 @@ class Functions:
 
   init_fn: Callable[[Key, Array], tuple[Params, ModelState]]
   apply_fn: Callable[..., tuple[PyTree, ModelState]]
-  module_fn: Callable[[Params, ModelState], Any]
+  module_fn: Callable[[Params, ModelState], PyTree]
 
 
 class Adapted(nn.Module):
@@ -78,7 +78,7 @@ class Adapted(nn.Module):
       self._put("state", jax.tree.map(_cast, state, variables[1]))
     return features
 
-  def module(self, x: Array) -> Any:
+  def module(self, x: Array) -> PyTree:
     """The user's own module with the variables of this one; `x` is a batch, for its shape."""
     return self.functions.module_fn(*self._trees(x))
 
@@ -93,13 +93,13 @@ class Adapted(nn.Module):
       self.put_variable(collection, name, value)
 
 
-def is_backbone(thing: Any) -> bool:
+def is_backbone(thing: object) -> bool:
   """Whether the trainer takes an object as a backbone: a class of modules, or a `Backbone`."""
   classes = (nn.Module, *filter(None, (_module_class("flax.nnx"), _module_class("equinox"))))
   return isinstance(thing, Backbone) or (isinstance(thing, type) and issubclass(thing, classes))
 
 
-def as_linen(thing: Any, options: Mapping[str, Any]) -> nn.Module:
+def as_linen(thing: Callable[..., nn.Module] | Backbone, options: Options) -> nn.Module:
   """The Linen module of a class of modules with its options, or of a `Backbone`."""
   if isinstance(thing, Backbone):
     return Adapted(_of_functions(thing))
@@ -131,17 +131,17 @@ def _of_functions(backbone: Backbone) -> Functions:
       return apply_fn(params, model_state, x, **given)
     return apply_fn(params, x, **given), model_state
 
-  def module(params: Params, model_state: ModelState) -> Any:
+  def module(params: Params, model_state: ModelState) -> PyTree:
     return (params, model_state) if stateful else params
 
   return Functions(init, apply, module)
 
 
-def _of_nnx(make: Callable[..., Any], options: Mapping[str, Any]) -> Functions:
+def _of_nnx(make: Callable[..., PyTree], options: Options) -> Functions:
   """The parameters are `nnx.Param`; the state is all other variables except keys, which each pass draws."""
   from flax import nnx
 
-  def create(key: Key) -> Any:
+  def create(key: Key) -> PyTree:
     return make(**options, **_asked(make, rngs=nnx.Rngs(key)))
 
   graph, *abstract = nnx.split(nnx.eval_shape(lambda: create(jax.random.key(0))), *_kinds(nnx))
@@ -150,10 +150,10 @@ def _of_nnx(make: Callable[..., Any], options: Mapping[str, Any]) -> Functions:
     _, params, _, state = nnx.split(create(key), *_kinds(nnx))
     return nnx.to_pure_dict(params), nnx.to_pure_dict(state)
 
-  def merged(params: Params, model_state: ModelState, key: Key) -> Any:
+  def merged(params: Params, model_state: ModelState, key: Key) -> PyTree:
     of_key, leaves = iter(range(sys.maxsize)), nnx.to_pure_dict(abstract[1])
 
-    def drawn(leaf: Any) -> Array:
+    def drawn(leaf: PyTree) -> Array:
       if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jnp.zeros(leaf.shape, leaf.dtype)
       own = keys.numbered(key, next(of_key))
@@ -175,7 +175,7 @@ def _of_nnx(make: Callable[..., Any], options: Mapping[str, Any]) -> Functions:
     # Without what the call has sown.
     return features, _filled(model_state, _nested(nnx.to_pure_dict(new)))
 
-  def module(params: Params, model_state: ModelState) -> Any:
+  def module(params: Params, model_state: ModelState) -> PyTree:
     model = merged(params, model_state, jax.random.key(0))
     model.eval()
     return model
@@ -183,24 +183,24 @@ def _of_nnx(make: Callable[..., Any], options: Mapping[str, Any]) -> Functions:
   return Functions(init, apply, module)
 
 
-def _kinds(nnx: Any) -> tuple[Any, ...]:
+def _kinds(nnx: ModuleType) -> tuple[type | EllipsisType, ...]:
   return nnx.Param, nnx.RngState, ...
 
 
-def _of_equinox(make: Callable[..., Any], options: Mapping[str, Any]) -> Functions:
+def _of_equinox(make: Callable[..., PyTree], options: Options) -> Functions:
   """The parameters are the floating arrays, and the state the module's `eqx.nn.State` and all other arrays.
 
   The module takes one example, and is mapped over the batch, whose axis is called `batch`.
   """
   import equinox as eqx
 
-  def create(key: Key) -> tuple[Any, Any]:
+  def create(key: Key) -> tuple[PyTree, PyTree]:
     return eqx.nn.make_with_state(make)(**options, **_asked(make, key=key))
 
-  def is_param(x: Any) -> bool:
+  def is_param(x: PyTree) -> bool:
     return is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
 
-  def is_array(x: Any) -> bool:
+  def is_array(x: PyTree) -> bool:
     return isinstance(x, jax.Array | jax.ShapeDtypeStruct)
 
   # Functions, numbers and texts of the module, which no transformation touches.
@@ -211,7 +211,7 @@ def _of_equinox(make: Callable[..., Any], options: Mapping[str, Any]) -> Functio
     params, rest = eqx.partition(model, is_param)
     return params, {"arrays": eqx.filter(rest, is_array), "state": state}
 
-  def merged(params: Params, model_state: ModelState, train: bool) -> Any:
+  def merged(params: Params, model_state: ModelState, train: bool) -> PyTree:
     model = eqx.combine(params, model_state["arrays"], static)
     return eqx.nn.inference_mode(model, value=not train)
 
@@ -221,7 +221,7 @@ def _of_equinox(make: Callable[..., Any], options: Mapping[str, Any]) -> Functio
     model = merged(params, model_state, train)
     stateful = "state" in parameters(model)
 
-    def one(x: Array, key: Key | None, state: Any) -> tuple[PyTree, Any]:
+    def one(x: Array, key: Key | None, state: ModelState) -> tuple[PyTree, ModelState]:
       given = _asked(model, key=key, train=train)
       return model(x, state=state, **given) if stateful else (model(x, **given), state)
 
@@ -230,27 +230,27 @@ def _of_equinox(make: Callable[..., Any], options: Mapping[str, Any]) -> Functio
     features, state = mapped(x, subkeys, model_state["state"])
     return features, {**model_state, "state": state}
 
-  def module(params: Params, model_state: ModelState) -> Any:
+  def module(params: Params, model_state: ModelState) -> PyTree:
     model = merged(params, model_state, False)
     return (model, model_state["state"]) if "state" in parameters(model) else model
 
   return Functions(init, apply, module)
 
 
-def _asked(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
+def _asked(function: Callable[..., PyTree], **given: object) -> dict[str, object]:
   """The arguments that a function has, or all if it takes any."""
   names = parameters(function)
   any_name = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in names.values())
   return {name: value for name, value in given.items() if any_name or name in names}
 
 
-def _parts(path: Any) -> list[str]:
+def _parts(path: tuple[object, ...]) -> list[str]:
   return jax.tree_util.keystr(path, simple=True, separator="/").split("/")
 
 
-def _nested(tree: PyTree) -> dict[str, Any]:
+def _nested(tree: PyTree) -> dict[str, PyTree]:
   """The leaves of a tree as nested dicts, by the parts of their names."""
-  nested: dict[str, Any] = {}
+  nested: dict[str, PyTree] = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     *parents, last = _parts(path)
     part = nested
@@ -260,11 +260,11 @@ def _nested(tree: PyTree) -> dict[str, Any]:
   return nested
 
 
-def _filled(like: PyTree, nested: Mapping[str, Any]) -> PyTree:
+def _filled(like: PyTree, nested: Mapping[str, PyTree]) -> PyTree:
   """The tree like `like`, of the leaves in `nested`."""
 
-  def leaf(path: Any, _: Any) -> Array:
-    part: Any = nested
+  def leaf(path: tuple[object, ...], _: Array) -> Array:
+    part: PyTree = nested
     for name in _parts(path):
       part = part[name]
     return part

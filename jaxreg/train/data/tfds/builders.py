@@ -33,6 +33,8 @@ from jaxreg._extras import install
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.user_cache import user_cache
 
+Example = tuple[int, dict[str, object]]
+
 
 def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -> None:
   """Prepares a data set below `root`, wholly or not at all.
@@ -82,14 +84,14 @@ def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -
     raise ArgumentError("name", f"{reference} cannot be prepared in {root}: {one_line(error)}") from error
 
 
-def _prepare_ours(builder_class: Any, root: Path, manual: Path, *, download: bool) -> None:
+def _prepare_ours(builder_class: "Ours", root: Path, manual: Path, *, download: bool) -> None:
   name = builder_class.name
   final = root / name / str(builder_class.VERSION)
   if (final / "dataset_info.json").is_file():
     return
   if final.exists():
     raise ArgumentError("data_dir", f"{final} is there but holds no prepared data set; remove it")
-  for url, info in builder_class.url_infos.items():
+  for url, info in (builder_class.url_infos or {}).items():
     if (manual / info.filename).is_file():
       _verify(manual / info.filename, url, info)
     elif download:
@@ -113,7 +115,7 @@ def _prepare_ours(builder_class: Any, root: Path, manual: Path, *, download: boo
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def _write(builder: Any, downloads: Path, manual: Path) -> None:
+def _write(builder: tfds.core.DatasetBuilder, downloads: Path, manual: Path) -> None:
   """Lets TFDS write the set, in the one format that can be read without TensorFlow."""
   builder.download_and_prepare(
     download_dir=downloads,
@@ -124,8 +126,8 @@ def _write(builder: Any, downloads: Path, manual: Path) -> None:
   )
 
 
-def _download(url: str, info: Any, folder: Path) -> None:
-  file = folder / info.filename
+def _download(url: str, info: checksums.UrlInfo, folder: Path) -> None:
+  file = folder / str(info.filename)
   partial = file.with_name(f"{file.name}.part")
   folder.mkdir(parents=True, exist_ok=True)
   tqdm.write(f"downloading {url}", file=sys.stderr)
@@ -147,7 +149,7 @@ def _download(url: str, info: Any, folder: Path) -> None:
     partial.unlink(missing_ok=True)
 
 
-def _verify(file: Path, url: str, info: Any) -> None:
+def _verify(file: Path, url: str, info: checksums.UrlInfo) -> None:
   with file.open("rb") as stream:
     checksum = hashlib.file_digest(stream, "sha256").hexdigest()
   if checksum != info.checksum:
@@ -195,7 +197,7 @@ def _one_process(reference: str, root: Path) -> Iterator[None]:
     yield
 
 
-def _official_files(name: str) -> Any:
+def _official_files(name: str) -> dict[str, checksums.UrlInfo]:
   """Addresses, sizes, SHA-256 and names of the files; TFDS's classes need a package of `[prepare]` here."""
   return checksums.load_url_infos(tfds.core.tfds_path(f"url_checksums/{name}.txt"))
 
@@ -206,18 +208,18 @@ def _official_files(name: str) -> Any:
 class MNIST(mnist.MNIST, skip_registration=True):
   """`mnist`, from the four idx files."""
 
-  url_infos: Any = _official_files("mnist")
+  url_infos = _official_files("mnist")
 
-  def _split_generators(self, dl_manager: Any) -> dict[str, Iterable[tuple[int, dict[str, Any]]]]:
-    files = dl_manager.download({info.filename: url for url, info in self.url_infos.items()})
+  def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterable[Example]]:
+    files = dl_manager.download({info.filename: url for url, info in (self.url_infos or {}).items()})
     return {
       split: self._generate_examples(
-        files[f"{part}-images-idx3-ubyte.gz"], files[f"{part}-labels-idx1-ubyte.gz"]
+        Path(files[f"{part}-images-idx3-ubyte.gz"]), Path(files[f"{part}-labels-idx1-ubyte.gz"])
       )
       for split, part in (("train", "train"), ("test", "t10k"))
     }
 
-  def _generate_examples(self, images: Path, labels: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+  def _generate_examples(self, images: Path, labels: Path) -> Iterator[Example]:
     # The files' checksums were verified, so the headers are known: 16 and 8 bytes.
     pixels = np.frombuffer(gzip.decompress(images.read_bytes()), np.uint8, offset=16).reshape(-1, 28, 28)
     classes = np.frombuffer(gzip.decompress(labels.read_bytes()), np.uint8, offset=8)
@@ -228,7 +230,7 @@ class MNIST(mnist.MNIST, skip_registration=True):
 class _Cifar:
   """The common part of CIFAR-10 and CIFAR-100: an archive with binary batches and the classes' names."""
 
-  def _split_generators(self: Any, dl_manager: Any) -> dict[str, Iterable[tuple[int, dict[str, Any]]]]:
+  def _split_generators(self: Any, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterable[Example]]:
     official = self._cifar_info
     wanted = [*official.label_files, *official.train_files, *official.test_files]
     members = _read_members(dl_manager.download(official.url), [official.prefix + name for name in wanted])
@@ -240,9 +242,7 @@ class _Cifar:
       for split, files in (("train", official.train_files), ("test", official.test_files))
     }
 
-  def _generate_examples(
-    self: Any, prefix: str, batches: list[bytes]
-  ) -> Iterator[tuple[int, dict[str, Any]]]:
+  def _generate_examples(self: Any, prefix: str, batches: list[bytes]) -> Iterator[Example]:
     keys = self._cifar_info.label_keys
     # A record is a byte for each label, then the red, the green and the blue plane.
     records = np.frombuffer(b"".join(batches), np.uint8).reshape(-1, len(keys) + 3 * 32 * 32)
@@ -256,15 +256,16 @@ class _Cifar:
 class Cifar10(_Cifar, cifar.Cifar10, skip_registration=True):
   """`cifar10`, from the binary version of the archive."""
 
-  url_infos: Any = _official_files("cifar10")
+  url_infos = _official_files("cifar10")
 
 
 class Cifar100(_Cifar, cifar.Cifar100, skip_registration=True):
   """`cifar100`, from the binary version of the archive."""
 
-  url_infos: Any = _official_files("cifar100")
+  url_infos = _official_files("cifar100")
 
 
+Ours = type[MNIST] | type[Cifar10] | type[Cifar100]
 BUILDERS = {"mnist": MNIST, "cifar10": Cifar10, "cifar100": Cifar100}
 
 

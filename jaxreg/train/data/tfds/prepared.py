@@ -5,16 +5,16 @@ import itertools
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.subsets import hold_out
-from jaxreg.train.data.tfds.records import arrays, damaged, reading, streamed
+from jaxreg.train.data.tfds.records import Reader, arrays, damaged, reading, streamed
 from jaxreg.train.errors import ArgumentError, RunError, one_line, unknown
-from jaxreg.train.files import local_path, parse_json, parse_table
+from jaxreg.train.files import local_path, parse_table
 
 
 def tfds(
@@ -83,7 +83,7 @@ def tfds(
   )
 
 
-def _open(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
+def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
   """TFDS's reader of a data set, and its folder; a set that is not prepared is prepared first."""
   parsed = re.fullmatch(r"(\w+)(?:/([^:/]+))?(?::((?:\d+|\*)(?:\.(?:\d+|\*)){2}))?", reference)
   if not parsed:
@@ -134,13 +134,13 @@ def _find(root: Path, name: str, config: str, version: str) -> Path | None:
 def _check_features(folder: Path) -> None:
   """Refuses features that are not TFDS's own: to read one, TFDS would import the module that it names."""
   file = folder / "features.json"
-  inside: list[Any] = [parse_json(file.read_text())] if file.is_file() else []
+  inside: list[dict | list] = [parse_table(file.read_text())] if file.is_file() else []
   while inside:
     part = inside.pop()
-    values = part.values() if isinstance(part, dict) else part
-    inside += [value for value in values if isinstance(value, dict | list)]
-    for field in ("type", "pythonClassName", "python_class_name") if isinstance(part, dict) else ():
-      name = part.get(field)
+    table = part if isinstance(part, dict) else {}
+    inside += [value for value in table.values() or part if isinstance(value, dict | list)]
+    for field in ("type", "pythonClassName", "python_class_name"):
+      name = table.get(field)
       if isinstance(name, str) and not name.startswith("tensorflow_datasets.core.features."):
         raise ArgumentError(
           "",
@@ -149,7 +149,7 @@ def _check_features(folder: Path) -> None:
         )
 
 
-def _classes(builder: Any, image: str, label: str) -> tuple[int, tuple[str, ...]]:
+def _classes(builder: Reader, image: str, label: str) -> tuple[int, tuple[str, ...]]:
   """Checks that the features can be trained on; returns the number of classes and their names."""
   import tensorflow_datasets
 
@@ -171,7 +171,7 @@ def _classes(builder: Any, image: str, label: str) -> tuple[int, tuple[str, ...]
   return number, names if names != tuple(map(str, range(number))) else ()
 
 
-def _check_order(builder: Any, order: str, stream: bool) -> None:
+def _check_order(builder: Reader, order: str, stream: bool) -> None:
   if order not in ("stored", "id"):
     raise unknown("order", order, ("stored", "id"))
   if order == "id" and stream:
@@ -184,7 +184,7 @@ def _check_order(builder: Any, order: str, stream: bool) -> None:
     )
 
 
-def _check_split(builder: Any, field: str, split: str, train: str) -> None:
+def _check_split(builder: Reader, field: str, split: str, train: str) -> None:
   """Checks that a split expression has examples, and none of `train` unless it is that."""
   splits = builder.info.splits
   try:

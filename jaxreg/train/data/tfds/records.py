@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,15 @@ from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.images import Images, decode
 from jaxreg.train.data.unpack import read_npz
 from jaxreg.train.errors import ArgumentError, RunError, one_line
-from jaxreg.train.files import replaced
+from jaxreg.train.files import Table, replaced
 from jaxreg.train.user_cache import user_cache
 
+Reader = Any  # TFDS's reader of a prepared set, whose own types have no features by name
 FORMAT = 3  # raise it when decoding changes the arrays
 
 
 @contextlib.contextmanager
-def reading(builder: Any, folder: Path, split: str) -> Iterator[None]:
+def reading(builder: Reader, folder: Path, split: str) -> Iterator[None]:
   """Turns the errors of reading a split into one line, and silences TFDS's advice on decoders."""
   logger = logging.getLogger("absl")
   level = logger.level
@@ -59,7 +60,7 @@ def damaged(folder: Path, error: Exception, what: str = "") -> RunError:
   return ArgumentError("", f"{what}{folder} is damaged or incomplete ({one_line(error)}); {remedy}")
 
 
-def arrays(builder: Any, folder: Path, split: str, image: str, label: str, order: str) -> Split:
+def arrays(builder: Reader, folder: Path, split: str, image: str, label: str, order: str) -> Split:
   """A split whose images are decoded at once.
 
   Args:
@@ -113,25 +114,25 @@ class Records:
     return where, np.array(times, np.int64), *self.fingerprint(numbers)
 
 
-def _undecoded(builder: Any, split: str) -> Any:
+def _undecoded(builder: Reader, split: str) -> Sequence[Table]:
   """TFDS's source of a split, with images as they are stored."""
   import tensorflow_datasets
 
   features = builder.info.features
   images = [name for name in features if isinstance(features[name], tensorflow_datasets.features.Image)]
-  decoders: Any = {name: tensorflow_datasets.decode.SkipDecoding() for name in images}
+  decoders = {name: tensorflow_datasets.decode.SkipDecoding() for name in images}
   return builder.as_data_source(split, decoders=decoders)
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(folder: str, split: str) -> Any:
+def _opened(folder: str, split: str) -> Sequence[Table]:
   """The `_undecoded` source of a folder's split; each process opens it once."""
   import tensorflow_datasets
 
   return _undecoded(tensorflow_datasets.builder_from_directory(folder), split)
 
 
-def _each(source: Any, what: str, use: Callable[[int, Any], None]) -> None:
+def _each(source: Any, what: str, use: Callable[[int, Table], None]) -> None:
   """Calls `use` with the number of every example and the example, in threads."""
 
   def fill(start: int) -> int:
@@ -147,14 +148,14 @@ def _labels(folder: Path, split: str, label: str) -> np.ndarray:
   source = _opened(str(folder), split)
   labels = np.empty(len(source), np.int64)
 
-  def fill(number: int, example: Any) -> None:
+  def fill(number: int, example: Table) -> None:
     labels[number] = example[label]
 
   _each(source, f"reading the labels of {split}", fill)
   return labels
 
 
-def _decoded(builder: Any, split: str, image: str, label: str, order: str) -> dict[str, np.ndarray]:
+def _decoded(builder: Reader, split: str, image: str, label: str, order: str) -> dict[str, np.ndarray]:
   source, what = _undecoded(builder, split), f"{builder.name} {split}"
   channels = builder.info.features[image].shape[-1]
   # Not decoded by TFDS, which takes the lower 8 of 16 bits, and palette indices for colours.
@@ -163,7 +164,7 @@ def _decoded(builder: Any, split: str, image: str, label: str, order: str) -> di
   labels = np.empty(len(source), np.int64)
   ids = [b""] * len(source)
 
-  def fill(number: int, example: Any) -> None:
+  def fill(number: int, example: Table) -> None:
     decoded = pixels(example)
     if decoded.shape != images.shape[1:]:
       raise ArgumentError(

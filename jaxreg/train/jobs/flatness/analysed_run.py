@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -39,10 +38,10 @@ from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps, pick_step, seal
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
-from jaxreg.typing import Key, Params
+from jaxreg.typing import Array, Batch, Key, Params
 
 SHOWN = ("test/error", "test/nll", "test/rmse", "test/mae")  # of the results of the run
-Found = tuple[Any, Table]  # the arrays of an analysis for the figures, and its summary in numbers
+Found = tuple[object, Table]  # the arrays of an analysis for the figures, and its summary in numbers
 
 
 class AnalysedRun:
@@ -122,7 +121,7 @@ class AnalysedRun:
     batch = place(self.mesh, host_batch(split), P()) if full else None
 
     @jax.jit
-    def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Array]:
       state, _ = self.program.train_step(state, gather({}, batch))
       return state, flatness.subset(state.params, self.mask).flat
 

@@ -1,7 +1,6 @@
 """The analyses of `job = flatness`: from a network to arrays for the figures, and a summary in numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from jaxreg.train import keys
 from jaxreg.train.files import Table
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache, Arrays
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint
-from jaxreg.typing import Key
+from jaxreg.typing import Key, PyTree
 
 BLOCK = 250  # samples, or directions in a dense layer, between two saves
 FEW = 10  # the same for directions in a whole network, each of which takes some twenty passes over the data
@@ -207,7 +206,7 @@ def _principal(samples: np.ndarray) -> flatness.PrincipalComponents:
   return _in_float64(lambda: flatness.principal_components(jnp.asarray(samples, jnp.float64)))
 
 
-def _in_float64(compute: Callable[[], Any]) -> Any:
+def _in_float64(compute: Callable[[], PyTree]) -> PyTree:
   """The result in float64: float32 has no digits left for the noise beside a trajectory's drift."""
   with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
     return jax.device_get(compute())

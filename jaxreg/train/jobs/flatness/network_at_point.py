@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ AT_ONCE = 250  # examples of a loss or a product at once
 PROBES = 3  # random vectors along which the Gauss-Newton matrix must agree with the Hessian
 AGREEMENT = 1e-4  # relative; a network that is not piecewise linear differs by some per cent or more
 
+Calls = list[tuple[Array, Array]]  # the input and the output of a module at each call
 # The outputs of each example, `(params, batch, *, key) -> [n, outputs]`, and the loss as a function of them,
 # `(outputs, batch) -> scalar`.
 Split = tuple[Callable[..., Array], Callable[..., Array]]
@@ -223,7 +224,7 @@ def make_networks(
   def layer_at(state: TrainState) -> tuple[flatness.DenseLayer | None, bool]:
     if not path:
       return None, False
-    calls: list[tuple[Array, Array]] = []
+    calls: Calls = []
     inputs = program.examples(batch).inputs
     with intercept(path, calls):
       program.apply_fn(state.params, state.model_state, inputs, key=None, train=False)
@@ -265,10 +266,10 @@ def _dense_path(params: Params, mask: tuple[str, ...]) -> tuple[str, bool]:
   return (path, "bias" in kinds) if layer["kernel"].ndim == 2 else ("", False)
 
 
-def intercept(path: str, calls: list[tuple[Array, Array]], output: Array | None = None) -> Any:
+def intercept(path: str, calls: Calls, output: Array | None = None) -> AbstractContextManager[None]:
   """Intercepts the module at `path`: `output` replaces its output, or both its ends are added to `calls`."""
 
-  def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+  def intercept(call, args, kwargs, context):
     if context.method_name != "__call__" or "/".join(context.module.path) != path:
       return call(*args, **kwargs)
     if output is not None:

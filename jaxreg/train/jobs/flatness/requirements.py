@@ -1,7 +1,5 @@
 """What `job = flatness` requires of a run, checked before anything is trained or sampled."""
 
-from typing import Any
-
 import numpy as np
 
 from jaxreg.flatness._subset import selected
@@ -9,7 +7,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config, Flatness
-from jaxreg.train.config.values import checked_rows
+from jaxreg.train.config.values import Fields, checked_rows
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError
@@ -99,7 +97,7 @@ def check_parts(program: Program, options: Flatness, dataset: Dataset) -> None:
 
 def noisy_programs(
   config: Config, run: Config, program: Program, dataset: Dataset
-) -> dict[str, tuple[dict[str, Any], Program]]:
+) -> dict[str, tuple[Fields, Program]]:
   """The fields that each row of `flatness.alignment.noises` sets, and the program with them, by label."""
   where, made = "flatness.alignment.noises", {}
   state = lambda program: (program.abstract.params, program.abstract.model_state)
