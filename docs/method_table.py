@@ -22,7 +22,7 @@ import reference  # noqa: E402
 
 from configs.toolbox_digits import TOOLBOX  # noqa: E402
 from jaxreg import train  # noqa: E402
-from jaxreg.train.config.files import list_files  # noqa: E402
+from jaxreg.train.config.loading import list_files  # noqa: E402
 from jaxreg.train.registry import FIELDS, REGISTRY, SEVERAL  # noqa: E402
 
 FOLDERS = (

@@ -20,7 +20,7 @@ from jaxreg.train import cli
 from jaxreg.train import main as program
 from jaxreg.train.config import describe
 from jaxreg.train.config.fields import JOBS, OPTIONS
-from jaxreg.train.config.files import load_module
+from jaxreg.train.config.loading import load_module
 from jaxreg.train.data import sources
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.run import workdir as workdirs

@@ -12,7 +12,7 @@ from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.describe import described
 from jaxreg.train.config.fields import JOBS, Config
-from jaxreg.train.config.files import list_files, load_file
+from jaxreg.train.config.loading import list_files, load_file
 from jaxreg.train.config.values import check_read, fields_read, override, take_fields
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
