@@ -181,16 +181,16 @@ def test_what_another_process_says_is_heard(monkeypatch):
 
     return answer
 
-  fine = {"result": None, "error": None}
-  monkeypatch.setattr(processes, "exchange", exchange([{"result": 7, "error": None}, None, fine]))
+  fine = ([], None)
+  monkeypatch.setattr(processes, "exchange", exchange([([7], None), None, fine]))
   assert processes.first(lambda: pytest.fail("only the first is to call")) == 7
-  failed = {"result": None, "error": "data: not there"}
+  failed = ([], "data: not there")
   monkeypatch.setattr(processes, "exchange", exchange([fine, None, failed]))
   with pytest.raises(train.RunError, match=r"^process 2: data: not there$"):
     processes.everywhere(lambda: 1)
   with pytest.raises(KeyError, match="own"):
     processes.everywhere(lambda: {}["own"])
-  assert heard == [fine, fine, {"result": None, "error": "'own'"}]
+  assert heard == [fine, ([None], None), ([], "'own'")]
   monkeypatch.setattr(processes, "exchange", lambda value: [1, 1, 2])
   with pytest.raises(train.RunError, match=r"^config: process 2 has another value than process 0"):
     processes.same("config", 1)
