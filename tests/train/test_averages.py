@@ -9,11 +9,12 @@ import runs
 
 from jaxreg import train
 from jaxreg.averaging import swag_sample
+from jaxreg.objective._view import Pass, View
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step import averages
 from jaxreg.train.step.batch import make_examples
-from jaxreg.train.step.network_view import Given, make_view_fn
+from jaxreg.train.step.network_view import Given, LossPass, make_view_fn
 from jaxreg.train.step.state import TrainState
 
 SMALL = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0}
@@ -210,11 +211,17 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
     state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
     options = {"features_fn": None, "average": average, "trained_fn": None}
     softmax = train.REGISTRY["method"]["softmax"].function
-    make_view = make_view_fn(apply_fn, softmax, {}, lambda *_: {}, **options)
+    make_view = make_view_fn(softmax, {}, **options)
     batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
     examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
     keys = [jax.random.key(number) for number in range(3)]
-    view = make_view(state.params, Given(state, examples, *keys), {"logits": x})
+
+    def run(params, given, key):
+      outputs, _ = apply_fn(params, given.state.model_state, given.examples.inputs, key=key, train=False)
+      return Pass(None, LossPass(None, None, outputs, None))
+
+    given = Given(state, examples, *keys)
+    view = make_view(View(state.params, given, None, None, None, *run(state.params, given, None), run))
     got = view.teacher_fn(view.inputs)
   np.testing.assert_allclose(np.exp(got), oracles.softmax(x @ (old + new).sum(0) / 2), rtol=1e-12)
 

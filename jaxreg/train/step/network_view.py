@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
+from jaxreg.objective._view import Pass, View
 from jaxreg.train import keys
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.methods import NUMBERS, Method
 from jaxreg.train.step.state import TrainState, Variables
-from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, PyTree
+from jaxreg.typing import ApplyFn, Array, Key, ModelState, PyTree
 
 Outputs = Mapping[str, PyTree]  # what a head returns, by name
 Logged = tuple[
@@ -24,11 +24,11 @@ TrainedFn = Callable[[Key, Array], Array]  # as `NetworkView.trained_fn`
 
 
 class Given(NamedTuple):
-  """What the loss of a step reads beside the parameters."""
+  """What the loss of a step reads beside the parameters; without `apply_key` the pass has no noise."""
 
   state: TrainState
   examples: Examples
-  apply_key: Key
+  apply_key: Key | None
   loss_key: Key
   predict_key: Key
 
@@ -82,58 +82,65 @@ class LossPass(NamedTuple):
 
   logged: Logged
   model_state: ModelState
-  view: Callable[[], NetworkView]
+  outputs: Outputs
+  view: Callable[[View], NetworkView]
 
 
 def make_view_fn(
-  apply_fn: ApplyFn,
   method: Method,
   predict_options: Options,
-  loss_terms: Callable[[Key, Examples, Outputs], dict[str, Array]],
   *,
   features_fn: ApplyFn | None,
   average: Averaging | None,
   trained_fn: TrainedFn | None,
-) -> Callable[[Params, Given, Outputs], NetworkView]:
-  """Builds `make_view(params, given, outputs)`, for the example terms."""
+) -> Callable[[View], NetworkView]:
+  """Builds `make_view(view)`, for the example terms, of what `jaxreg.objective` shows them."""
 
-  def make_view(params: Params, given: Given, outputs: Outputs) -> NetworkView:
-    state, examples, apply_key, loss_key, _ = given
-    current: Variables = {"params": params, "model_state": state.model_state}
-    mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
+  def make_view(view: View) -> NetworkView:
+    given: Given = view.batch
+    state, examples, apply_key, loss_key, predict_key = given
+    assert apply_key is not None  # the loss's own pass has noise
 
-    def outputs_fn(x: Array, noise: Key | None, variables: Variables) -> Outputs:
-      params, model_state = variables["params"], variables["model_state"]
-      return apply_fn(params, model_state, x, key=noise, train=noise is not None, **mixing)[0]
+    def again(x: Array, noise: Key | None, averaged: Variables | None = None) -> Pass:
+      """A further pass, in which the loss draws as in its own."""
+      params, of_state = None, state
+      if averaged is not None:
+        params, of_state = averaged["params"], state.replace(model_state=averaged["model_state"])
+      draws = keys.again(loss_key), keys.again(predict_key)
+      return view.again(batch=Given(of_state, examples._replace(inputs=x), noise, *draws), params=params)
 
     def loss_fn(x: Array, noise: Key | None) -> Array:
-      values = loss_terms(keys.again(loss_key), examples, outputs_fn(x, noise, current))
-      return sum(values.values(), start=jnp.zeros(()))
+      return again(x, noise).loss
 
-    def log_probs_fn(x: Array, noise: Key | None, variables: Variables = current) -> Array:
+    def predicted(outputs: Outputs) -> Array:
       # A random prediction rule draws with the loss's key.
-      return method.predict(keys.again(loss_key), **outputs_fn(x, noise, variables), **predict_options)
+      return method.predict(keys.again(loss_key), **outputs, **predict_options)
+
+    def log_probs_fn(x: Array, noise: Key | None) -> Array:
+      return predicted(again(x, noise).aux.outputs)
 
     features = teacher_fn = None
     if features_fn is not None:
       # This repeats the loss's pass; the compiler merges the two.
+      mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
       same_key = keys.again(apply_key)
       features, _ = features_fn(
-        params, state.model_state, examples.inputs, key=same_key, train=True, **mixing
+        view.params, state.model_state, examples.inputs, key=same_key, train=True, **mixing
       )
     if average is not None:
+      current: Variables = {"params": view.params, "model_state": state.model_state}
       averaged = average.params(state.extras["average"], current)
 
       def averaged_fn(x: Array) -> Array:
-        return jax.lax.stop_gradient(log_probs_fn(x, None, averaged))
+        return jax.lax.stop_gradient(predicted(again(x, None, averaged).aux.outputs))
 
       teacher_fn = averaged_fn
     return NetworkView(
       inputs=examples.inputs,
       weights=examples.weights,
-      log_probs=method.predict(keys.again(loss_key), **outputs, **predict_options),
+      log_probs=predicted(view.aux.outputs),
       features=features,
-      outputs=outputs,
+      outputs=view.aux.outputs,
       noise=None if state.model_state else keys.again(apply_key),
       loss_fn=loss_fn,
       log_probs_fn=log_probs_fn,

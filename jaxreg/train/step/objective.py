@@ -59,10 +59,8 @@ def make_objective(
   """
   loss_terms = functools.partial(_loss_terms, method, loss_options, most_labels)
   make_view = make_view_fn(
-    network.apply_fn,
     method,
     predict_options,
-    loss_terms,
     features_fn=network.features_fn,
     average=average,
     trained_fn=trained_fn,
@@ -88,10 +86,9 @@ def make_objective(
 
     draws = (loss_key, predict_key)
     (values, measured), outputs, model_state = values_fn(
-      of_outputs, draws, params, state.model_state, examples, key=apply_key, train=True
+      of_outputs, draws, params, state.model_state, examples, key=apply_key, train=apply_key is not None
     )
-    view = functools.cache(functools.partial(make_view, params, given, outputs))
-    return values, LossPass(measured, model_state, view)
+    return values, LossPass(measured, model_state, outputs, functools.cache(make_view))
 
   def objective(
     params: Params, state: TrainState, batch: Batch, key: Key
@@ -111,7 +108,7 @@ def make_objective(
       weights_fn=_label_weights,
     )
     given = Given(state, examples, apply_key, loss_key, predict_key)
-    loss, (((hits, diagnostics), model_state, _), metrics) = composed(params, given, key=augment_key)
+    loss, (((hits, diagnostics), model_state, *_), metrics) = composed(params, given, key=augment_key)
     metrics |= {name: weighted(value, plain_weights) for name, value in hits.items()}
     metrics |= {name: weighted(value, examples.label_weights) for name, value in diagnostics.items()}
     return loss, (model_state, jax.lax.stop_gradient(metrics))

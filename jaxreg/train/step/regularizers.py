@@ -46,7 +46,7 @@ def make_terms(named: Iterable[Chosen]) -> dict[str, objective.ExampleTerm]:
 
     def of_network(key: Key, view: objective.View) -> Array:
       passed: LossPass = view.aux
-      return function(key, passed.view())
+      return function(key, passed.view(view))
 
     weights_fn = None if chosen.needs("labels") else _all_weights
     return objective.example_term(of_network, weight=chosen.options["weight"], weights_fn=weights_fn)
