@@ -169,8 +169,8 @@ def laplace(
     >>> outputs = lambda params, x, *, key: x @ params["kernel"]
     >>> params, x = {"kernel": jnp.zeros((1, 1))}, jnp.array([[1.0], [2.0]])
     >>> posterior = laplace(outputs, params, x, likelihood="normal", structure="dense")
-    >>> posterior.linearized(x, precision=1.0).covariance.ravel().round(4)  # x^2 / (1 + 5)
-    Array([0.1667, 0.6667], dtype=float32)
+    >>> posterior.linearized(x, precision=3.0).covariance.ravel().round(3)  # x^2 / (3 + 5)
+    Array([0.125, 0.5  ], dtype=float32)
 
   References:
     MacKay, `A Practical Bayesian Framework for Backpropagation Networks`, 1992.
