@@ -140,7 +140,7 @@ def test_accumulated_parts_weigh_what_their_tokens_weigh(text_folder):
     ({"model.Transformer.num_heads": 0}, "num_heads: must be at least 1 and at most 1e4, got 0"),
     (
       {"data.name": "digits"},
-      "Transformer takes vocab_size, source_length from the data, which give nothing",
+      "Transformer takes vocab_size, source_length from the data, which give input_shape",
     ),
   ],
 )
