@@ -247,7 +247,11 @@ HARD = (
   # Where q^gamma has an infinite slope at 0, or none.
   *(
     Case(
-      "losses.focal", LABELLED, lambda a, gamma=gamma: _focal(a, gamma), {"gamma": gamma}, label=f"gamma-{gamma}"
+      "losses.focal",
+      LABELLED,
+      lambda a, gamma=gamma: _focal(a, gamma),
+      {"gamma": gamma},
+      label=f"gamma-{gamma}",
     )
     for gamma in (0.0, 0.5)
   ),

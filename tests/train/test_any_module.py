@@ -2,10 +2,10 @@
 
 import sys
 
+import backbones
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import nets
 import numpy as np
 import pytest
 import runs
@@ -34,7 +34,7 @@ PLACES = ("params", "model_state", "opt_state")
 
 def make_config(name, fields=None, **options):
   config = train.base_config()
-  config.model.name = f"nets:{name}"
+  config.model.name = f"backbones:{name}"
   train.add_options(config)
   own = {f"model.{name}.{option}": value for option, value in options.items()}
   config.update_from_flattened_dict({**runs.TINY, **SHORT, **own, **(fields or {})})
@@ -109,8 +109,8 @@ def test_plain_functions_of_a_program_are_those_of_a_module():
     num_examples=128,
     input_dtype="uint8",
     scale=16.0,
-    init_fn=nets.init_fn,
-    apply_fn=nets.apply_fn,
+    init_fn=backbones.init_fn,
+    apply_fn=backbones.apply_fn,
   )
   batch = runs.digits_batch(32)
   for one, other in zip(
@@ -243,7 +243,7 @@ def test_evaluate_and_load_give_it_back(name, tmp_path, light_runs):
     predict._state.params["head"],
   )
   if name == "NNXNet":
-    assert isinstance(backbone, nets.NNXNet)
+    assert isinstance(backbone, backbones.NNXNet)
     assert isinstance(backbone.layers[0].kernel, nnx.Param)
     features = backbone(x)
   elif name == "EquinoxNet":
@@ -251,21 +251,21 @@ def test_evaluate_and_load_give_it_back(name, tmp_path, light_runs):
     assert isinstance(module, eqx.Module)
     features, _ = jax.vmap(module, in_axes=(0, None), out_axes=(0, None), axis_name="batch")(x, state)
   elif name == "STATEFUL":
-    features, _ = nets.counted(*backbone, x, key=None, train=False)
+    features, _ = backbones.counted(*backbone, x, key=None, train=False)
   else:
-    features = nets.apply_fn(backbone, x)
+    features = backbones.apply_fn(backbone, x)
   logits = features @ head["classifier"]["kernel"] + head["classifier"]["bias"][None]
   np.testing.assert_allclose(jax.nn.log_softmax(logits), predict(test.inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_a_work_directory_imports_no_foreign_module(tmp_path, light_runs):
   train.train(make_config("PLAIN"), tmp_path / "run")
-  module = sys.modules.pop("nets")
+  module = sys.modules.pop("backbones")
   try:
-    with pytest.raises(train.RunError, match="import nets first"):
+    with pytest.raises(train.RunError, match="import backbones first"):
       train.load(tmp_path / "run")
   finally:
-    sys.modules["nets"] = module
+    sys.modules["backbones"] = module
 
 
 def test_mistakes_are_one_line():
@@ -275,10 +275,10 @@ def test_mistakes_are_one_line():
     make("Wide")
   shape = {"input_shape": (8, 8, 1), "num_classes": 10, "num_examples": 128}
   with pytest.raises(train.RunError, match=r"^init_fn, apply_fn: must be given together"):
-    train.make_program(make_config("PLAIN"), init_fn=nets.init_fn, **shape)
+    train.make_program(make_config("PLAIN"), init_fn=backbones.init_fn, **shape)
 
   def broken(params, x):
     raise ValueError("model must be a friend, got a foe")
 
   with pytest.raises(train.RunError, match=r"^config: model must be a friend"):
-    train.make_program(make_config("PLAIN"), init_fn=nets.init_fn, apply_fn=broken, **shape)
+    train.make_program(make_config("PLAIN"), init_fn=backbones.init_fn, apply_fn=broken, **shape)
