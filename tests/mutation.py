@@ -235,7 +235,7 @@ _TABLE = {
     ("last, jnp.int32(chunks)", "last, jnp.int32(0)", "test_chunks_draw_different_noise"),
   ),
   "flatness/_eigen.py flatness/test_eigen.py": (
-    ("ddof=1) / math.sqrt(num_samples)", "ddof=1)", "test_standard_error_of_the_density"),
+    ("ddof=1) / math.sqrt(len(nodes))", "ddof=1)", "test_standard_error_of_the_density"),
     (
       "residuals <= tol * numpy.abs(values).max()",
       "residuals <= tol",
