@@ -19,13 +19,13 @@ Passed = tuple[PyTree, dict[str, PyTree], ModelState]
 def make_values_fn(network: Network, chunk_size: int) -> Callable[..., Passed]:
   """Builds `values_fn(of_outputs, draws, params, model_state, examples, *, key, train, total=False)`.
 
-  `of_outputs(draws, examples, outputs)` computes from what the head returns a tree of arrays of the shape of
-  the labels, or with `total` sums over them. With `chunk_size` it is called for so many labels at a time, on
-  one leading axis, and again in the backward pass, so that the outputs of all are never in memory. `draws`
-  are keys; each chunk has its own.
+  `of_outputs(draws, examples, outputs)` computes a tree of arrays from the outputs of the head. The arrays
+  have the shape of the labels; with `total` they are sums over the labels. With `chunk_size`, each call gets
+  `chunk_size` labels on one leading axis, and the backward pass calls it again: the outputs of all labels
+  are never in memory. `draws` are keys; each chunk has its own.
   """
 
-  def whole(
+  def values_fn(
     of_outputs: Callable[..., PyTree],
     draws: tuple[Key, ...],
     params: Params,
@@ -36,25 +36,13 @@ def make_values_fn(network: Network, chunk_size: int) -> Callable[..., Passed]:
     train: bool,
     total: bool = False,
   ) -> Passed:
-    del total
-    # Manifold mixup: every pass mixes the same hidden features.
-    mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
-    outputs, model_state = network.apply_fn(
-      params, model_state, examples.inputs, key=key, train=train, **mixing
-    )
-    return of_outputs(draws, examples, outputs), outputs, model_state
-
-  def chunked(
-    of_outputs: Callable[..., PyTree],
-    draws: tuple[Key, ...],
-    params: Params,
-    model_state: ModelState,
-    examples: Examples,
-    *,
-    key: Key | None,
-    train: bool,
-    total: bool = False,
-  ) -> Passed:
+    if not chunk_size:
+      # Manifold mixup: every pass mixes the same hidden features.
+      mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
+      outputs, model_state = network.apply_fn(
+        params, model_state, examples.inputs, key=key, train=train, **mixing
+      )
+      return of_outputs(draws, examples, outputs), outputs, model_state
     features, model_state = network.features_fn(params, model_state, examples.inputs, key=key, train=train)
     lead = features.shape[:-1]
 
@@ -79,7 +67,7 @@ def make_values_fn(network: Network, chunk_size: int) -> Callable[..., Passed]:
     head = network.params_fn(params, key)["head"]
     return partitioned(by_rows, data, head, (key, draws), kept=slice(0 if total else -1)), {}, model_state
 
-  return chunked if chunk_size else whole
+  return values_fn
 
 
 def _of_chunk(number: Array, key: Key) -> Key:
