@@ -96,8 +96,8 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
 @contextlib.contextmanager
 def mlflow(place: Place) -> Iterator[Tracker]:
   """A run of MLflow's experiment `jaxreg`, where `MLFLOW_TRACKING_URI` says; a resumed run continues it."""
-  import mlflow
-  from mlflow.entities import Metric, Param, RunTag
+  import mlflow  # pyright: ignore[reportMissingImports]
+  from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
 
   client, here = mlflow.MlflowClient(), str(place.workdir.resolve())
   name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "jaxreg")
@@ -130,7 +130,7 @@ def mlflow(place: Place) -> Iterator[Tracker]:
 @contextlib.contextmanager
 def wandb(place: Place) -> Iterator[Tracker]:
   """A run of Weights & Biases, as `WANDB_MODE` and its like say; a resumed run continues it."""
-  import wandb
+  import wandb  # pyright: ignore[reportMissingImports]
 
   folder = place.workdir / "wandb"
   if folder.is_symlink():
