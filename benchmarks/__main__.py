@@ -8,9 +8,9 @@ tables of `docs/speed.md` and `docs/toolbox.md` are made again from that file, a
 the README, docs/ and papers/ that have a record in `benchmarks/records` (`_records.py` says how a page asks
 for them), and the figures of comparisons; `--render` does only that. `--quick` takes a few minutes, shows
 that everything runs, and writes neither. PyTorch is that of `--peer-python`; `--other-python` shows the
-training step under other versions of Python and JAX. Four run only if they are named: `accelerator`, for a
-GPU or a TPU, `toolbox`, the steps of all regularizers, `pyhessian_readme`, and `conformance`, which takes no
-times and has Keras from `--peer-python`.
+training step under other versions of Python and JAX. Five run only if they are named: `accelerator`, for a
+GPU or a TPU, `toolbox`, the steps of all regularizers, `pyhessian_readme`, `install`, which downloads, and
+`conformance`, which takes no times and has Keras from `--peer-python`.
 """
 
 import argparse
@@ -51,7 +51,13 @@ NAMES = (
   "import_time",
   "flatness",
 )
-NAMED = ("accelerator", "toolbox", "pyhessian_readme", "conformance")  # those that run only if they are named
+NAMED = (
+  "accelerator",
+  "toolbox",
+  "pyhessian_readme",
+  "conformance",
+  "install",
+)  # those that run only if they are named
 PEERS = ("steps", "flatness", "pyhessian_readme", "conformance")  # those that run a peer too
 BY_INSTRUCTIONS = ("steps",)  # those whose results are kept for each kind of processor
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -69,7 +75,7 @@ def main() -> int:
     "names",
     nargs="*",
     metavar="NAME",
-    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last four",
+    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last five",
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make tables and figures of the pages again")

@@ -1,6 +1,7 @@
-"""Seconds from the start of `run.py` to its first step: ResNet-20, with and without compiled programs.
+"""Seconds from the start of `run.py` to its first step, with and without compiled programs.
 
-The images are made up; the compiled programs are those of an earlier start with the same cache.
+`python run.py` alone trains on digits; the images of ResNet-20 are made up. The compiled programs are
+those of an earlier start with the same cache.
 
     python benchmarks/first_step.py [--rounds 5]
 """
@@ -31,17 +32,29 @@ def main() -> None:
   options = flags(__doc__, rounds=5).parse_args()
   rounds = 1 if options.quick else options.rounds
   report = Report(options.json)
-  report.table("first_step", "start of ResNet-20", "to its first step, s")
-  times = {"without compiled programs": [], "with programs of an earlier start": []}
+  starts = "without compiled programs", "with programs of an earlier start"
+  report.table("first_step", "run", "start", "to its first step, s")
   with tempfile.TemporaryDirectory() as folder:
     scratch = Path(folder)
     write_images(scratch / "data.npz", {"train": 1024, "test": 1024})
-    for number in range(rounds):
-      cache = scratch / f"cache{number}"  # empty for the first start, filled for the second
-      for start, seconds in times.items():
-        seconds.append(first_step(scratch / f"run{number}-{start[:7]}", scratch / "data.npz", cache))
-  for start, values in times.items():
-    report.row(start, spread(values, ".1f"), numbers=values)
+    commands = {
+      "`python run.py`": lambda to: [
+        sys.executable,
+        str(ROOT / "run.py"),
+        f"--workdir={to}",
+        "--config.log_every=1",
+      ],
+      "ResNet-20": lambda to: run_command(to, scratch / "data.npz", {}),
+    }
+    for run, command in commands.items():
+      times = {start: [] for start in starts}
+      for _ in range(rounds):
+        cache = Path(tempfile.mkdtemp(dir=scratch))  # empty for the first start, filled for the second
+        for start in starts:
+          workdir = Path(tempfile.mkdtemp(dir=scratch)) / "run"
+          times[start].append(first_step(command(workdir), workdir, cache))
+      for start, values in times.items():
+        report.row(run, start, spread(values, ".1f"), numbers=values)
   report.close()
 
 
@@ -61,8 +74,7 @@ def run_command(workdir: Path, data: Path, fields: dict[str, Any]) -> list[str]:
   return [*command, f"--workdir={workdir}", *(f"--config.{name}={value}" for name, value in given.items())]
 
 
-def first_step(workdir: Path, data: Path, cache: Path) -> float:
-  command = run_command(workdir, data, {})
+def first_step(command: list[str], workdir: Path, cache: Path) -> float:
   environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
   environment["XDG_CACHE_HOME"] = str(cache)
   began = time.perf_counter()

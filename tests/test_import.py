@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -108,6 +109,28 @@ def test_the_program_without_its_packages_says_so_in_one_line(missing):
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
   line = f"run.py: error: the trainer needs {missing}: pip install -e '{ROOT}[train]'\n"
   assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+
+
+@pytest.mark.thorough
+def test_the_default_run_needs_no_package_of_data_or_text(tmp_path):
+  data = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+  names = [re.match(r"[\w-]+", need)[0].replace("-", "_") for need in (*data["data"], *data["text"])]
+  csv = tmp_path / "table.csv"
+  csv.write_text("length,kind\n" + "1,a\n2,b\n" * 20)
+  # Not None in `sys.modules`, which scikit-learn takes for a package that is there.
+  code = "import sys\nclass Missing:\n  def find_spec(self, name, *_):\n"
+  code += f"    if name.partition('.')[0] in {names}: raise ModuleNotFoundError(name, name=name)\n"
+  code += f"sys.meta_path.insert(0, Missing())\nsys.path.insert(0, {str(ROOT)!r})\n"
+  code += "from jaxreg.train.main import main\nsys.exit(main(sys.argv[1:]))"
+  arguments = ["--config", str(ROOT / "configs/softmax_digits.py"), "--config.epochs=1"]
+  call = lambda *flags: subprocess.run(
+    [sys.executable, "-c", code, *arguments, *flags], capture_output=True, text=True, cwd=tmp_path
+  )
+  done = call("--workdir", "run")
+  assert done.returncode == 0, done.stderr
+  done = call("--workdir", "other", "--config.data.name=csv", f"--config.data.csv.path={csv}")
+  assert done.returncode == 1
+  assert done.stderr.strip().endswith(f"pip install -e '{ROOT}[data]'"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -774,7 +774,7 @@ def test_a_damaged_record_of_a_streamed_set_is_named(uneven, tmp_path):
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-  fails("pip install -e '.[train]'", data_dir=str(tmp_path))
+  fails("pip install -e '.[data]'", data_dir=str(tmp_path))
 
 
 def test_the_trainer_reads_it(root):

@@ -24,6 +24,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
+from jaxreg._extras import install
 from jaxreg.train import keys
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.placement import Source
@@ -183,8 +184,10 @@ def decoded(
   element: Callable[[int], np.ndarray], size: int, *, start: int, stop: int, workers: int
 ) -> contextlib.closing[Generator[np.ndarray]]:
   """The arrays `[size, ...]` of the elements of steps `start`, `start + 1`, ..., in order; to be closed."""
-  import grain
-
+  try:
+    import grain
+  except ImportError as error:
+    raise RunError(f"decoding during training needs grain ({error}); {install('data')}") from error
   elements = grain.MapDataset.range(start * size, stop * size).map(element).batch(size)
   threads = 1 if workers else min(MOST_THREADS, os.cpu_count() or 1)
   ahead = AHEAD if workers else max(AHEAD, threads)

@@ -270,5 +270,5 @@ def pyarrow() -> ModuleType:
   try:
     import pyarrow
   except ImportError as error:
-    raise ArgumentError("", f"needs pyarrow ({error}); {install('train')}") from error
+    raise ArgumentError("", f"needs pyarrow ({error}); {install('data')}") from error
   return pyarrow

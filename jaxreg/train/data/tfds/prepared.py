@@ -95,7 +95,7 @@ def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
     import tensorflow_datasets
   except ImportError as error:
     raise ArgumentError(
-      "", f"needs tensorflow-datasets ({error}); {install('train')}, or train on digits, which needs none"
+      "", f"needs tensorflow-datasets ({error}); {install('data')}, or train on digits, which needs none"
     ) from error
   folder = _find(root, name, config, version)
   if folder is None:

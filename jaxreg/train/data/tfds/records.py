@@ -41,7 +41,7 @@ def reading(builder: Reader, folder: Path, split: str) -> Iterator[None]:
   except RunError:
     raise
   except ImportError as error:
-    raise ArgumentError("", f"cannot decode images ({error}); {install('train')}") from error
+    raise ArgumentError("", f"cannot decode images ({error}); {install('data')}") from error
   except NotImplementedError as error:
     raise ArgumentError(
       "data_dir",
