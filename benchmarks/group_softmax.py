@@ -22,7 +22,7 @@ from _steps import alternate
 from jaxreg import losses
 from jaxreg.losses import _group_softmax_forms as parts_of
 from jaxreg.losses._group_softmax import _form
-from jaxreg.losses._group_softmax_scores import feature_groups
+from jaxreg.losses._group_softmax_scores import groups_and_order
 
 BATCH, FEATURES, CLASSES = 256, 2048, 1000
 FORMS = ("auto", "dense", "scan", "gather")
@@ -74,12 +74,12 @@ def measure_parts(report: Report, groups: Sequence[int], *, rounds: int, seconds
   rows: dict[str, list[str]] = {}
   for number in groups:
     scores = functools.partial(losses.discriminative_scores, num_groups=number)
-    sorts = functools.partial(_sorts, scores, number)
+    sorts = functools.partial(_sorted, scores, number)
     (of, order), sizes = jax.jit(sorts)(x, kernel, bias, labels), (FEATURES // number,) * number
     logits = jnp.zeros((BATCH, number, CLASSES))
     repeated = jnp.broadcast_to(labels[:, None], logits.shape[:-1])
     passes = {
-      "the groups: scores and two sorts": (sorts, (x, kernel, bias, labels)),
+      "the groups: scores and a sort": (sorts, (x, kernel, bias, labels)),
       "the sums of kernel rows": (
         functools.partial(parts_of._gathered_logits, sizes=sizes),
         (x, kernel, bias, order),
@@ -100,9 +100,8 @@ def measure_parts(report: Report, groups: Sequence[int], *, rounds: int, seconds
     report.row(name, *cells)
 
 
-def _sorts(scores, number, *head):
-  groups = feature_groups(scores(*head), num_groups=number)
-  return groups, parts_of._order(groups)
+def _sorted(scores, number, *head):
+  return groups_and_order(scores(*head), number)
 
 
 def make_arguments(sizes: tuple[int, int, int], dtype: str) -> tuple[jax.Array, ...]:

@@ -16,8 +16,8 @@ from jaxreg.losses import _group_softmax_forms as forms
 from jaxreg.losses._group_softmax_scores import (
   check_arguments,
   discriminative_scores,
-  feature_groups,
   group_sizes,
+  groups_and_order,
 )
 from jaxreg.losses._softmax import softmax_log_probs
 from jaxreg.typing import Array
@@ -132,9 +132,11 @@ def group_softmax_and_logits(
   compute = _form(form, labels.size, len(sizes), *kernel.shape)
 
   def of_scores(labels: Array, features: Array, kernel: Array, bias: Array, scores: Array):
-    groups = feature_groups(scores, num_groups=sizes)
+    groups, order = groups_and_order(scores, sizes)
     flat = lambda x: x.reshape(labels.size, *x.shape[labels.ndim :])
-    loss, logits = compute(flat(features), kernel, bias, flat(labels), flat(groups), sizes, power)
+    loss, logits = compute(
+      flat(features), kernel, bias, flat(labels), flat(groups), flat(order), sizes, power
+    )
     shaped = lambda x: x.reshape(*labels.shape, *x.shape[1:])
     return shaped(loss), shaped(jax.lax.stop_gradient(logits))
 

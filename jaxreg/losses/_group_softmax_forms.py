@@ -1,7 +1,7 @@
 """Three ways to compute the group softmax, equal in value and gradient; they differ in time and memory.
 
-Each is `(features [batch, D], kernel, bias, labels, groups [batch, D], sizes, power) -> (loss, logits)`,
-where `groups` are the group numbers from `feature_groups` for these `sizes`.
+Each is `(features [batch, D], kernel, bias, labels, groups, order, sizes, power) -> (loss, logits)`. `groups`
+and `order` `[batch, D]` are those of `groups_and_order` for these `sizes`.
 """
 
 import functools
@@ -23,7 +23,7 @@ LANES = 16  # partial sums of one sum over the classes, for vector registers
 PARTS = 64  # terms that one pass adds to each partial sum
 
 
-def dense(features, kernel, bias, labels, groups, sizes, power) -> tuple[Array, Array]:
+def dense(features, kernel, bias, labels, groups, order, sizes, power) -> tuple[Array, Array]:
   """Computes all groups by one product with masked copies of the features; plain autodiff, forward mode too.
 
   `G` times the arithmetic of the softmax. Keeps masked features and group logits, `batch * G * (D + C)`.
@@ -35,16 +35,18 @@ def dense(features, kernel, bias, labels, groups, sizes, power) -> tuple[Array, 
   return softmax_cross_entropy(power * logits, labels).sum(axis=1) / power, logits.sum(axis=1)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def scan(features, kernel, bias, labels, groups, sizes, power) -> tuple[Array, Array]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
+def scan(features, kernel, bias, labels, groups, order, sizes, power) -> tuple[Array, Array]:
   """Computes one masked product after another, and recomputes them in the backward pass.
 
   `G` times the arithmetic of the softmax and a third more. Keeps the groups.
   """
-  return _scan_forward(features, kernel, bias, labels, groups, sizes, power)[0]
+  return _scan_forward(features, kernel, bias, labels, groups, order, sizes, power)[0]
 
 
-def _scan_forward(features, kernel, bias, labels, groups, sizes, power):
+def _scan_forward(features, kernel, bias, labels, groups, order, sizes, power):
+  del order
+
   def one(total, group):
     masked = jnp.where(groups == group[0], features, 0)
     logits = _product(masked, kernel) + group[1][None]
@@ -80,17 +82,17 @@ def _scan_backward(sizes, power, kept, cotangents):
 scan.defvjp(_scan_forward, _scan_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def gather(features, kernel, bias, labels, groups, sizes, power) -> tuple[Array, Array]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
+def gather(features, kernel, bias, labels, groups, order, sizes, power) -> tuple[Array, Array]:
   """Sums the kernel rows of each example's groups: for CPUs, since these sums are no matrix products.
 
   The arithmetic of the softmax, whatever `G` is. Keeps `batch * G * C` residuals. If they are more than
   `KEPT`, it computes them again in the backward pass, which adds a third to the arithmetic.
   """
-  return _gather_parts(features, kernel, bias, labels, groups, sizes, power, keep=False)[0]
+  return _gather_parts(features, kernel, bias, labels, order, sizes, power, keep=False)[0]
 
 
-def _gather_parts(features, kernel, bias, labels, groups, sizes, power, *, keep):
+def _gather_parts(features, kernel, bias, labels, order, sizes, power, *, keep):
   """The result, and the residuals if they are to be kept."""
 
   def chunk(part):
@@ -101,51 +103,40 @@ def _gather_parts(features, kernel, bias, labels, groups, sizes, power, *, keep)
     result = loss.sum(axis=1) / power, logits.sum(axis=1)
     return result, _residual(power * logits, labels) if keep else ()
 
-  parts = _chunks(kernel, sizes, wide(features), labels, _order(groups))
+  parts = _chunks(kernel, sizes, wide(features), labels, order)
   (loss, logits), residuals = jax.lax.map(chunk, parts)
   join = lambda x: x.reshape(-1, *x.shape[2:])[: len(features)]
   return (join(loss), join(logits)), residuals
 
 
-def _gather_forward(features, kernel, bias, labels, groups, sizes, power):
+def _gather_forward(features, kernel, bias, labels, groups, order, sizes, power):
   keep = len(features) * len(sizes) * kernel.shape[1] <= KEPT
-  result, residuals = _gather_parts(features, kernel, bias, labels, groups, sizes, power, keep=keep)
-  return result, (features, kernel, bias, labels, groups, residuals)
+  result, residuals = _gather_parts(features, kernel, bias, labels, order, sizes, power, keep=keep)
+  return result, (features, kernel, bias, labels, groups, None if keep else order, residuals)
 
 
 def _gather_backward(sizes, power, kept, cotangents):
-  features, kernel, bias, labels, groups, residuals = kept
+  features, kernel, bias, labels, groups, order, residuals = kept
   x = wide(features)
 
   def chunk(total, part):
-    x, y, g, o, cotangent, *residual = part
-    if not residual:
-      logits = _gathered_logits(x, kernel, bias, o, sizes)
-      residual = (_residual(power * logits, jnp.broadcast_to(y[:, None], logits.shape[:-1])),)
-    residual = cotangent[:, None, None] * residual[0]
+    x, y, g, cotangent, residual = part
+    if order is not None:
+      logits = _gathered_logits(x, kernel, bias, residual, sizes)
+      residual = _residual(power * logits, jnp.broadcast_to(y[:, None], logits.shape[:-1]))
+    residual = cotangent[:, None, None] * residual
     d_features = _gathered_products(residual, kernel, g)
     return (_add_outer(total[0], x, residual, g), total[1] + residual.sum(axis=0)), d_features
 
   start = _zeros(features, *kernel.shape), _zeros(features, len(sizes), kernel.shape[1])
-  parts = _chunks(kernel, sizes, x, labels, groups, _order(groups), cotangents[0])
-  parts += (residuals,) if len(residuals) else ()
+  parts = _chunks(kernel, sizes, x, labels, groups, cotangents[0])
+  parts += (residuals,) if order is None else _chunks(kernel, sizes, order)
   (d_kernel, d_shares), d_features = jax.lax.scan(chunk, start, parts)
   d_features = d_features.reshape(-1, features.shape[1])[: len(features)]
   return _cotangents(kept, d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
 
 
 gather.defvjp(_gather_forward, _gather_backward)
-
-
-def _order(groups: Array) -> Array:
-  """The features in the order of their groups: sorts `group * num_features + position`, keeps the position.
-
-  Forward and backward pass call this with the same operands, so that a compiled step sorts once.
-  """
-  num_features = groups.shape[1]
-  position = jax.lax.broadcasted_iota(jnp.int32, groups.shape, 1)
-  packed = groups.astype(jnp.int32) * num_features + position
-  return jnp.sort(packed, axis=-1) % num_features
 
 
 def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: tuple[int, ...]) -> Array:
@@ -241,6 +232,7 @@ def _cotangents(kept: Any, d_features: Array, d_kernel: Array, d_bias: Array) ->
     d_features.astype(features.dtype),
     d_kernel.astype(kernel.dtype),
     d_bias.astype(bias.dtype),
+    None,
     None,
     None,
   )
