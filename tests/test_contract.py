@@ -97,7 +97,7 @@ TABLE = (
   (conformance.check_bfloat16_values, (SLOW, SLOW, SLOW, SLOW)),
   (conformance.check_vmap, (SLOW, SLOW, SLOW, SLOW)),
   (contract.check_sharded, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
-  (conformance.check_explicit_axes, (DEFAULT, DEFAULT, DEFAULT, DEFAULT)),
+  (conformance.check_explicit_axes, (DEFAULT, THOROUGH, THOROUGH, THOROUGH)),
   (contract.check_explicit_gradients, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (contract.check_manual_axes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (conformance.check_keys, (DEFAULT, DEFAULT, None, SLOW)),
@@ -106,7 +106,7 @@ TABLE = (
   (conformance.check_gradients, (THOROUGH, SLOW, THOROUGH, None)),
   (conformance.check_finite, (DEFAULT, DEFAULT, THOROUGH, THOROUGH)),
   (contract.check_second_derivatives, (THOROUGH, THOROUGH, THOROUGH, None)),
-  (conformance.check_where, (DEFAULT, DEFAULT, None, None)),
+  (conformance.check_where, (DEFAULT, THOROUGH, None, None)),
   (contract.check_zero, (None, None, THOROUGH, None)),
 )
 CURVED = ("losses.", "noise.", "penalties.")
