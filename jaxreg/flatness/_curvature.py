@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -73,11 +73,11 @@ class Curvature(Streamed):
     key: for noise, which is then fixed; batch `b` gets `fold_in(key, b)`, so batches must keep their order.
     model_state: running averages and the like: constants that are arguments of the compiled code.
     chunk_size: the most examples at once; by default a whole batch.
-    mesh: without it, parameters that are split over devices stay so, and only `top_eigenpairs` and `trace` of
-      the Hessian take them. With it parameters are copied to each device; the examples of a batch, if they
-      divide, and the basis of `top_eigenpairs` are sharded over all its devices. Its axes count as automatic,
-      even if `jax.make_mesh` made them explicit. On simulated devices of a CPU set `NPROC=32` in the
-      environment, else `gauss_newton_diagonal` can wait without end.
+    mesh: without it, parameters that are split over devices stay so, and only `top_eigenpairs`, `trace` and
+      `layerwise` of the Hessian take them. With it parameters are copied to each device; the examples of a
+      batch, if they divide, and the basis of `top_eigenpairs` are sharded over all its devices. Its axes
+      count as automatic, even if `jax.make_mesh` made them explicit. On simulated devices of a CPU set
+      `NPROC=32` in the environment, else `gauss_newton_diagonal` can wait without end.
 
   Example:
     >>> loss = lambda params, x, *, key: 0.5 * ((x @ params) ** 2).mean()
@@ -133,6 +133,14 @@ class Curvature(Streamed):
     new._set(operator, self.data, self.chunk_size, self.mesh, self.names, self.has_state)
     return new
 
+  def _part(self, names: Collection[str]) -> Curvature:
+    """Returns the diagonal block of the selected parameters that have these names."""
+    old, taken = self.operator, iter(self.names)
+    mask = tuple(selected and next(taken) in names for selected in old.mask)
+    new = self._of(dataclasses.replace(old, mask=mask))
+    object.__setattr__(new, "names", tuple(name for name in self.names if name in names))
+    return new
+
   def _function(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
     _check_function(function, name, self.has_state)
     return WithState(function) if self.has_state else function
@@ -186,15 +194,16 @@ class Curvature(Streamed):
   @functools.cached_property
   def like(self) -> Array:
     """The selected parameters, `[size]`: the shape and dtype of a vector."""
-    if self._split:
+    if self.is_split:
       raise ValueError(
-        "params are split over devices, where only top_eigenpairs and trace of the Hessian keep them so; "
-        "give mesh= for a copy on each device"
+        "params are split over devices, where only top_eigenpairs, trace and layerwise of the Hessian keep "
+        "them so; give mesh= for a copy on each device"
       )
     return self.operator.like
 
   @property
-  def _split(self) -> bool:
+  def is_split(self) -> bool:
+    """Whether the parameters are split over devices, and stay so."""
     return self.mesh is None and is_split(leaves_of(self.operator))
 
   def top_eigenpairs(self, *, key: Key, max_bytes: int | None = None, **options: Any) -> EigenPairs:
@@ -205,7 +214,7 @@ class Curvature(Streamed):
     each pair a dict from the names of the parameters. `max_bytes` bounds the vectors on all devices together:
     when it is reached, the iteration goes on from the best half of them.
     """
-    if self._split or max_bytes is not None:
+    if self.is_split or max_bytes is not None:
       self._hessian_alone("top_eigenpairs of split parameters, or with max_bytes,")
       return split_eigenpairs(self, key=key, max_bytes=max_bytes, **options)
     return top_eigenpairs(self, key=key, **options)
@@ -216,7 +225,7 @@ class Curvature(Streamed):
 
   def trace(self, *, key: Key, num_samples: int = 32) -> Estimate:
     """Estimates the trace by `operator_trace`; `gauss_newton_diagonal` may give it exactly."""
-    if self._split:
+    if self.is_split:
       self._hessian_alone("trace of split parameters")
       return split_trace(self, key=key, num_samples=num_samples)
     return operator_trace(self, key=key, num_samples=num_samples)

@@ -25,6 +25,7 @@ from jaxreg.flatness._eigen import SpectralDensity, quadrature, smoothed, top_ei
 from jaxreg.flatness._layer_inputs import of_examples, tapped
 from jaxreg.flatness._operators import Likelihood, scores
 from jaxreg.flatness._sharpness import IntervalFlatness, as_search, check_loss, intervals
+from jaxreg.flatness._split import leaves_of, split_trace
 from jaxreg.flatness._subset import check_directions, selected
 from jaxreg.flatness._trace import Estimate, check_samples, signs
 from jaxreg.typing import Array, Batch, Key, Mask, Params
@@ -493,6 +494,9 @@ def layerwise(
   norm cost `num_starts` times as many. What is left to compile depends on the number of a layer's parameters
   only: once for layers of equal shape.
 
+  If the parameters are split over devices, so are all vectors; then there are no diagonals, densities and
+  norms, and `num_starts` must be 0.
+
   Args:
     curvature: a `Curvature` of the parameters that its `mask` selects.
     key: draws the signs and the start vectors.
@@ -525,6 +529,8 @@ def layerwise(
   check_key(key)
   check_samples(num_samples)
   check_steps(num_steps, num_starts)
+  if curvature.is_split:
+    return _split_layers(curvature, key, num_samples, num_steps, num_starts, layer_of)
   names, owners, probe_key, keys = layers_of(curvature, key, layer_of)
   like = curvature.like
   diagonal, traces = signs(num_samples, curvature, like, probe_key, jnp.asarray(owners), (len(names),))
@@ -540,6 +546,40 @@ def layerwise(
     Estimate(stacked("norm"), stacked("norm_error")),
     tuple(SpectralDensity(*found["density"]) for found in each) if num_starts else (),
   )
+
+
+def _split_layers(
+  curvature: Curvature,
+  key: Key,
+  num_samples: int,
+  num_steps: int,
+  num_starts: int,
+  layer_of: Callable[[str], str],
+) -> Layerwise:
+  """Traces and top eigenvalues of the layers, by vectors that are split as the parameters are."""
+  if num_starts:
+    raise ValueError(f"num_starts must be 0 for parameters that are split over devices, got {num_starts}")
+  curvature._hessian_alone("layerwise of split parameters")
+  layers: dict[str, list[str]] = {}
+  for name in curvature.names:
+    layers.setdefault(layer_of(name), []).append(name)
+  names = tuple(layers)
+  probe_key, *keys = jax.random.split(key, len(names) + 1)
+  owners = [names.index(layer_of(name)) for name in curvature.names]
+  traces = split_trace(curvature, key=probe_key, num_samples=num_samples, owners=owners)
+  nan = jnp.full(len(names), jnp.nan, traces.mean.dtype)
+  tops, residuals = nan, nan
+  if num_steps:
+    blocks = [curvature._part(own) for own in layers.values()]
+    steps = [min(num_steps, sum(x.size for x in leaves_of(block.operator))) for block in blocks]
+    found = [
+      block.top_eigenpairs(key=own, num_steps=count)
+      for block, own, count in zip(blocks, keys, steps, strict=True)
+    ]
+    tops, residuals = (
+      jnp.concatenate([getattr(pair, part) for pair in found]) for part in ("values", "residuals")
+    )
+  return Layerwise(names, tops, residuals, traces, (), Estimate(nan, nan), ())
 
 
 def check_steps(num_steps: int, num_starts: int) -> None:

@@ -1,10 +1,11 @@
-"""Eigenpairs and the trace of a Hessian whose vectors are split over devices as the parameters are."""
+"""Eigenpairs and traces of a Hessian whose vectors are split over devices as the parameters are."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -52,18 +53,17 @@ def split_eigenpairs(
   check_count(steps, "num_steps")
   if not num_pairs <= steps <= size:
     raise ValueError(f"num_steps must lie in [num_pairs, size] = [{num_pairs}, {size}], got {steps}")
-  most = steps
+  most, kept_of = steps, lambda most: num_pairs + (most - num_pairs) // 2
   if max_bytes is not None:
     check_count(max_bytes, "max_bytes")
-    one = sum(leaf.nbytes for leaf in like)
-    # The vector that is multiplied, its product and what reorthogonalisation holds count, too.
-    most = min(steps, max_bytes // one - 3)
-    if most < min(num_pairs + 2, steps):
-      least = min(num_pairs + 2, steps) + 3
-      raise ValueError(
-        f"max_bytes must be at least {least * one}, {least} vectors of {one} bytes, got {max_bytes}"
-      )
-  kept = num_pairs + (most - num_pairs) // 2
+    one, largest = (of(leaf.nbytes for leaf in like) for of in (sum, max))
+    # A product and its sum are beside the basis; in a restart, the next vector and a leaf of the new basis.
+    needed = lambda most: most * one + max(3 * one, one + kept_of(most) * largest)
+    least = min(num_pairs + 2, steps)
+    if needed(least) > max_bytes:
+      raise ValueError(f"max_bytes must be at least {needed(least)} for {least} vectors, got {max_bytes}")
+    most = max(number for number in range(least, steps + 1) if needed(number) <= max_bytes)
+  kept = kept_of(most)
   basis: list[Vector] = []
   matrix = np.zeros((0, 0))
   v, scale, length = _unit(_normal(key, like)), 0.0, 0.0
@@ -90,6 +90,7 @@ def split_eigenpairs(
         0
       ]
     v = _unit(w)
+    del w  # else it would be beside the basis in a restart
   values, rows = _sorted(matrix, which)
   residuals = length * np.abs(rows[-1, :num_pairs])
   converged = residuals <= tol * np.abs(values).max()
@@ -99,16 +100,19 @@ def split_eigenpairs(
   return EigenPairs(value, vectors, residual, jnp.asarray(converged))  # type: ignore[arg-type]
 
 
-def split_trace(curvature: Any, *, key: Key, num_samples: int) -> Estimate:
-  """The trace by products with random signs."""
+def split_trace(
+  curvature: Any, *, key: Key, num_samples: int, owners: Sequence[int] | None = None
+) -> Estimate:
+  """The trace by products with random signs; with `owners`, one trace for each owner of parameters."""
   check_key(key)
   check_samples(num_samples)
   like, traces = leaves_of(curvature.operator), []
   for number in range(num_samples):
     signs = _signs(jax.random.fold_in(jax.random.clone(key), number), like)
-    traces.append(_dot(signs, product(curvature, signs)))
-  values = jnp.asarray(traces, like[0].dtype)
-  return Estimate(values.mean(), values.std(ddof=1) / math.sqrt(num_samples))
+    each = _inner(signs, product(curvature, signs))
+    traces.append(each.sum() if owners is None else np.bincount(owners, each))
+  values = jnp.asarray(np.stack(traces), like[0].dtype)
+  return Estimate(values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(num_samples))
 
 
 def product(curvature: Any, vector: Vector) -> Vector:
@@ -172,11 +176,16 @@ _less = jax.jit(
   lambda a, factor, b: tuple((x - factor * y).astype(x.dtype) for x, y in zip(a, b, strict=True)),
   donate_argnums=0,
 )
-_inner = jax.jit(lambda a, b: sum((x * y).sum() for x, y in zip(a, b, strict=True)))
+_inners = jax.jit(lambda a, b: jnp.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]))
+
+
+def _inner(a: Vector, b: Vector) -> np.ndarray:
+  """The inner product of each pair of arrays, in float64."""
+  return np.asarray(_inners(a, b), np.float64)
 
 
 def _dot(a: Vector, b: Vector) -> float:
-  return float(_inner(a, b))
+  return float(_inner(a, b).sum())
 
 
 def _norm(a: Vector) -> float:
@@ -197,11 +206,15 @@ def _away(w: Vector, basis: list[Vector]) -> tuple[Vector, np.ndarray]:
 
 
 def _combined(basis: list[Vector], rows: np.ndarray) -> list[Vector]:
-  """The vectors whose coordinates are the columns of `rows`."""
-  found = []
-  for column in rows.T:
-    total = _scaled(basis[0], column[0])
-    for factor, v in zip(column[1:], basis[1:], strict=True):
-      total = _less(total, -factor, v)
-    found.append(total)
-  return found
+  """The vectors whose coordinates are the columns of `rows`; takes the arrays out of `basis` one by one."""
+  leaves = [list(zip(leaf)) for leaf in zip(*basis, strict=True)]
+  basis.clear()
+  for leaf in leaves:
+    found = []
+    for column in rows.T:
+      total = _scaled(leaf[0], column[0])
+      for factor, x in zip(column[1:], leaf[1:], strict=True):
+        total = _less(total, -factor, x)
+      found.append(total)
+    leaf[:] = found
+  return [tuple(x for (x,) in one) for one in zip(*leaves, strict=True)]

@@ -8,6 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import flatness, losses
+from jaxreg.flatness import _split
 
 _draw = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)
 PARAMS = {"hidden": 0.6 * _draw(0, 6, 8), "last": 0.6 * _draw(1, 8, 4), "scale": jnp.ones(8)}
@@ -56,9 +57,25 @@ def test_the_pairs_and_the_trace_are_those_of_the_whole_and_stay_split(kind):
     np.testing.assert_allclose(matrix @ flat, value * flat, atol=3e-3 * expected[0])
 
 
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_the_layers_are_the_blocks_of_the_whole(kind):
+  mesh, curvature = split(kind)
+  with jax.set_mesh(mesh):
+    found = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=40, num_steps=20)
+  matrix = dense()
+  assert found.names == ("hidden", "last")
+  for number, rows in enumerate((slice(0, 48), slice(48, 80))):
+    block = matrix[rows, rows]
+    assert abs(found.traces.mean[number] - np.trace(block)) <= 5 * found.traces.standard_error[number]
+    np.testing.assert_allclose(found.top_eigenvalues[number], np.linalg.eigvalsh(block)[-1], rtol=1e-3)
+    assert found.residuals[number] <= 1e-2 * found.top_eigenvalues[number]
+  assert np.isnan(found.frobenius_norms.mean).all()
+  assert found.diagonals == found.densities == ()
+
+
 @pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
 def test_a_budget_restarts_the_iteration_and_finds_the_same(which):
-  """Seven vectors beside the three of the iteration, for 60 products of a matrix of 80 rows."""
+  """Six vectors beside those of the iteration, for 60 products of a matrix of 80 rows."""
   curvature = flatness.Curvature(loss_fn, PARAMS, HALVES, mask=("hidden", "last"))
   options = {"key": jax.random.key(0), "num_pairs": 2, "num_steps": 60, "which": which}
   found = curvature.top_eigenpairs(max_bytes=10 * 80 * 4, **options)
@@ -66,8 +83,33 @@ def test_a_budget_restarts_the_iteration_and_finds_the_same(which):
   rank = {"largest": -values, "smallest": values, "magnitude": -np.abs(values)}[which]
   np.testing.assert_allclose(found.values, values[np.argsort(rank)[:2]], rtol=2e-3)
   assert found.converged.all()
-  with pytest.raises(ValueError, match=r"max_bytes must be at least 2240, 7 vectors of 320 bytes, got 100"):
+  with pytest.raises(ValueError, match="max_bytes must be at least 2240 for 4 vectors, got 100"):
     curvature.top_eigenpairs(max_bytes=100, **options)
+
+
+def test_a_budget_holds_for_all_arrays_also_in_a_restart(monkeypatch):
+  """All live arrays are counted with each step of the arithmetic."""
+  names = [f"a{number}" for number in range(4)]
+  params = {name: jnp.ones(1000) for name in names}
+  loss = lambda params, batch, *, key: sum(
+    (jnp.sin(batch * params[name][None]) ** 2).mean() for name in names
+  )
+  curvature = flatness.Curvature(loss, params, _draw(4, 1, 1000))
+  held, less = [], _split._less
+
+  def counted(*arguments):
+    found = less(*arguments)
+    held.append(sum(x.nbytes for x in jax.live_arrays()))
+    return found
+
+  monkeypatch.setattr(_split, "_less", counted)
+  before = sum(x.nbytes for x in jax.live_arrays())
+  options = {"key": jax.random.key(0), "num_pairs": 2, "num_steps": 30}
+  found = curvature.top_eigenpairs(max_bytes=16 * 16000, **options)
+  assert held
+  assert max(held) - before <= 16 * 16000
+  assert max(held) - before >= 14 * 16000, "the budget is used"
+  assert len(found.values) == 2
 
 
 def test_a_matrix_of_low_rank_is_exhausted_without_false_values():
@@ -82,14 +124,13 @@ def test_a_matrix_of_low_rank_is_exhausted_without_false_values():
 
 def test_what_cannot_be_split_is_refused():
   _, curvature = split("Auto")
-  message = "params are split over devices, where only top_eigenpairs and trace"
+  message = "params are split over devices, where only top_eigenpairs, trace and layerwise"
   key = jax.random.key(0)
   for call in (
     lambda: curvature.diagonal(key=key),
     lambda: curvature.density(key=key),
     lambda: curvature.matrix(),
     lambda: curvature(jnp.ones(80)),
-    lambda: flatness.layerwise(curvature, key=key),
     lambda: curvature.solve(jnp.ones(80), damping=1.0),
   ):
     with pytest.raises(ValueError, match=message):
@@ -97,3 +138,7 @@ def test_what_cannot_be_split_is_refused():
   newton = curvature.gauss_newton(lambda params, batch, *, key: batch["x"], lambda z, batch: z.sum())
   with pytest.raises(ValueError, match="trace of split parameters is for the Hessian, got GaussNewton"):
     newton.trace(key=key)
+  with pytest.raises(ValueError, match="layerwise of split parameters is for the Hessian, got GaussNewton"):
+    flatness.layerwise(newton, key=key)
+  with pytest.raises(ValueError, match="num_starts must be 0 for parameters that are split over devices"):
+    flatness.layerwise(curvature, key=key, num_starts=2)
