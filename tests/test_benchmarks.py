@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import stats
 
-from jaxreg import train
+from jaxreg import flatness, train
 from jaxreg.train import cli
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -229,6 +231,86 @@ def test_a_part_measures_toys_on_a_cpu(accelerator, tmp_path, monkeypatch, part)
     (row,) = found["tables"]["accelerator_resume"]["rows"]
     assert row[-2:] == ["0", "0"]
     assert int(row[1]) > 1000
+
+
+@pytest.fixture
+def language_model(tmp_path, monkeypatch):
+  """The script and a study of a decoder with some 2000 parameters, on random words."""
+  monkeypatch.syspath_prepend(FOLDER)
+  module = importlib.import_module("language_model")
+  rng = np.random.default_rng(0)
+  words = ["".join(rng.choice(list("abcdefgh"), rng.integers(2, 6))) for _ in range(50)]
+  for name in ("train", "val", "test_2016_flickr"):
+    for language in ("en", "de"):
+      lines = [" ".join(rng.choice(words, 8)) for _ in range(40)]
+      (tmp_path / f"{name}.{language}").write_text("\n".join(lines))
+  sizes = module.SIZES | module.QUICK | {"vocabulary": 60, "width": 8, "products": 40, "probes": 20}
+
+  def study(name):
+    (tmp_path / name).mkdir()
+    return module.Study(sizes, tmp_path / name, tmp_path)
+
+  return module, study
+
+
+@pytest.mark.thorough
+def test_the_spectrum_of_a_language_model_is_that_of_its_dense_hessian(language_model):
+  module, study = language_model
+  study = study("one")
+  for stage in module.STAGES:
+    module.run(study, stage)
+  results = {stage: json.loads((study.workdir / f"{stage}.json").read_text()) for stage in module.STAGES}
+  curvature = study.curvature()
+  part = flatness.subset(curvature.operator.params, "*")
+  (batch,) = curvature.data
+
+  def loss(flat):
+    params = part.merge(flat)
+    features = study.net.apply({"params": {**params, "output": None}}, batch["inputs"])
+    logits = features @ params["output"]["kernel"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
+
+  matrix = np.asarray(jax.jit(jax.hessian(loss))(part.flat), np.float64)
+  values = np.linalg.eigvalsh(matrix)[::-1][: module.PAIRS]
+  sizes = results["traces"]["sizes"]
+  owners = [module.layer_of(name) for name in curvature.names for _ in range(_size(curvature, name))]
+  assert sum(sizes) == len(owners) == results["training"]["parameters"]
+  for ending in ("", "_2"):
+    pairs, traces = results[f"eigenpairs{ending}"], results[f"traces{ending}"]
+    np.testing.assert_allclose(pairs["values"], values, rtol=1e-2)
+    for layer, mean, error in zip(traces["names"], traces["traces"], traces["errors"], strict=True):
+      exact = np.diagonal(matrix)[np.array(owners) == layer].sum()
+      assert abs(mean - exact) <= 5 * error
+  one, two = (results[f"eigenpairs{ending}"]["memory"]["arguments"] for ending in ("", "_2"))
+  assert two < 0.55 * one
+  record = module.recorded(results)
+  assert record.rows["eigenvalue 1"]["runs"]["one device"] == results["eigenpairs"]["values"][:1]
+  assert module.figure(results).axes[1].patches
+
+
+def _size(curvature, name):
+  return dict(zip(curvature.names, map(jnp.size, jax.tree.leaves(curvature.operator.params))))[name]
+
+
+@pytest.mark.thorough
+def test_the_training_of_the_language_model_goes_on_after_an_interruption(language_model, monkeypatch):
+  module, study = language_model
+  whole, stopped = study("whole"), study("stopped")
+  whole.training()
+  write = module.write
+
+  def interrupted(file, content):
+    write(file, content)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(module, "write", interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    stopped.training()
+  assert not (stopped.workdir / "params.msgpack").exists()
+  monkeypatch.setattr(module, "write", write)
+  stopped.training()
+  one, two = ((study.workdir / "params.msgpack").read_bytes() for study in (whole, stopped))
+  assert one == two
 
 
 @pytest.mark.thorough

@@ -1,0 +1,356 @@
+"""The spectrum of a small language model: eigenvalues, the trace of each layer, and both on two devices.
+
+    NPROC=32 python benchmarks/language_model.py --workdir runs/language_model [--data data/multi30k]
+
+A decoder of 31.7 million parameters learns the sentences of Multi30k in English and German, with the 32 000
+tokens of their byte-pair encoding. Then `flatness.Curvature` analyses the Hessian of its loss on 512 tokens.
+Each stage is a process of its own, so that its memory and CPU time are its own, and leaves its results in
+`--workdir`. After an interruption the same command goes on with the stage that was stopped, and the training
+with its last checkpoint. The stages `..._2` run on two simulated devices, with each parameter split in halves
+along its last axis. The script writes the record `language_model` and its figure.
+"""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from flax import serialization
+from jax.sharding import NamedSharding, PartitionSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
+
+from _records import Found  # noqa: E402
+from _report import flags  # noqa: E402
+
+from jaxreg import flatness, losses  # noqa: E402
+from jaxreg.flatness import _split  # noqa: E402
+from jaxreg.flatness._eigen import SpectralDensity  # noqa: E402
+from jaxreg.models._transformer import _EncoderLayer, _positional_encoding  # noqa: E402
+from jaxreg.plots._axes import WIDTH, new_figure, tidy  # noqa: E402
+from jaxreg.train.data.text import PAD, parallel_text  # noqa: E402
+
+SIZES = {
+  "vocabulary": 32000,
+  "width": 384,
+  "layers": 4,
+  "length": 64,
+  "sequences": 8,  # of the Hessian
+  "batch": 8,  # sequences of a training step
+  "steps": 200,
+  "schedule": 400,  # steps of the whole schedule of the rate
+  "save": 50,  # steps between two checkpoints
+  "rate": 1e-3,
+  "products": 40,  # for the eigenpairs
+  "vectors": 20,  # of the parameters' size, which the iteration may hold
+  "probes": 16,
+  "starts": 2,
+  "nodes": 12,
+}
+QUICK = {"vocabulary": 400, "width": 16, "layers": 1, "length": 8, "sequences": 4, "steps": 6, "save": 2}
+QUICK |= {"products": 12, "vectors": 14, "probes": 4, "nodes": 4}
+STAGES = ("training", "eigenpairs", "traces", "density", "eigenpairs_2", "traces_2")
+PAIRS = 5
+
+
+class Decoder(nn.Module):
+  """Tokens `[batch, length]` to features `[batch, length, width]`: each position sees those before it."""
+
+  vocabulary: int
+  width: int
+  layers: int
+
+  @nn.compact
+  def __call__(self, tokens):
+    length = tokens.shape[1]
+    table = self.param("embedding", nn.initializers.normal(self.width**-0.5), (self.vocabulary, self.width))
+    x = jnp.take(table, tokens, axis=0) * self.width**0.5
+    x += jnp.asarray(_positional_encoding(length, self.width), x.dtype)[None]
+    seen = jnp.tril(jnp.ones((1, 1, length, length), bool))
+    heads = {"num_heads": 8, "d_k": self.width // 8, "d_v": self.width // 8}
+    for number in range(self.layers):
+      x = _EncoderLayer(heads, 4 * self.width, 0.0, name=f"block_{number}")(x, seen, train=False)
+    return x
+
+
+def layer_of(name):
+  """The layer of a parameter, by which traces are summed."""
+  parts = name.split("/")
+  return parts[0] if parts[0] in ("embedding", "output") else "/".join(parts[:2])
+
+
+class Study:
+  """The model, its data and the folder of the results."""
+
+  def __init__(self, sizes, workdir, data):
+    self.sizes, self.workdir, self.data = sizes, workdir, data
+    self.net = Decoder(sizes["vocabulary"], sizes["width"], sizes["layers"])
+
+  def tokens(self):
+    """The training and validation text as two long lines of tokens; read once."""
+    file = self.workdir / "tokens.npz"
+    if not file.is_file():
+      text = parallel_text(path=str(self.data), vocab_size=self.sizes["vocabulary"])
+      lines = {name: getattr(text, name).inputs for name in ("train", "val")}
+      rng = np.random.default_rng(0)
+      lines["train"] = rng.permutation(lines["train"])
+      np.savez(file, size=text.num_classes, **{name: rows[rows != PAD] for name, rows in lines.items()})
+    with np.load(file) as found:
+      return dict(found)
+
+  def batch(self, stream, number, batch):
+    """Sequences of the stream, each with the tokens that follow."""
+    length = self.sizes["length"]
+    first = number * batch * length % (len(stream) - batch * length - 1)
+    rows = stream[first : first + batch * length + 1]
+    return {"inputs": rows[:-1].reshape(batch, length), "labels": rows[1:].reshape(batch, length)}
+
+  def loss_fn(self, params, batch, *, key):
+    hidden = {name: leaf for name, leaf in params.items() if name != "output"}
+    features = self.net.apply({"params": hidden}, batch["inputs"])
+    loss = losses.softmax_cross_entropy
+    return losses.linear(loss, features, params["output"]["kernel"], batch["labels"]).mean()
+
+  def init(self):
+    width, vocabulary = self.sizes["width"], self.sizes["vocabulary"]
+    tokens = jnp.zeros((1, self.sizes["length"]), jnp.int32)
+    params = jax.jit(self.net.init)(jax.random.key(0), tokens)["params"]
+    kernel = jax.random.normal(jax.random.key(1), (width, vocabulary)) / width
+    return {**params, "output": {"kernel": kernel}}
+
+  def optimizer(self):
+    steps = self.sizes["schedule"]
+    rate = optax.warmup_cosine_decay_schedule(0, self.sizes["rate"], steps // 8, steps)
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate))
+
+  def training(self):
+    """Trains from the last checkpoint on; the parameters are left in `params.msgpack`."""
+    stream, optimizer = self.tokens(), self.optimizer()
+    assert stream["size"] == self.sizes["vocabulary"]
+    file = self.workdir / "checkpoint.msgpack"
+    params = self.init()
+    state = {"step": 0, "cpu": 0.0, "params": params, "optimizer": optimizer.init(params)}
+    if file.is_file():
+      state = serialization.from_bytes(state, file.read_bytes())
+    before = state["cpu"]
+
+    @jax.jit
+    def step(params, own, batch):
+      loss, gradient = jax.value_and_grad(self.loss_fn)(params, batch, key=None)
+      updates, own = optimizer.update(gradient, own, params)
+      return optax.apply_updates(params, updates), own, loss
+
+    for number in range(state["step"], self.sizes["steps"]):
+      batch = self.batch(stream["train"], number, self.sizes["batch"])
+      state["params"], state["optimizer"], loss = step(state["params"], state["optimizer"], batch)
+      if (number + 1) % self.sizes["save"] == 0:
+        loss = float(loss)  # waits for the steps, before the time is taken
+        state |= {"step": number + 1, "cpu": before + cpu()}
+        write(file, serialization.to_bytes(state))
+        print(f"step {number + 1}: loss {loss:.3f}, {state['cpu']:.0f} CPU s", flush=True)
+    loss = jax.jit(lambda params, batch: self.loss_fn(params, batch, key=None))
+    sequences = self.sizes["sequences"]
+    val = [loss(state["params"], self.batch(stream["val"], number, sequences)) for number in range(8)]
+    counts = np.bincount(stream["train"], minlength=self.sizes["vocabulary"])
+    write(self.workdir / "params.msgpack", serialization.to_bytes(state["params"]))
+    return {
+      "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+      "used": int((counts > 0).sum()),
+      "tokens": int(counts.sum()),
+      "val": float(np.mean(val)),
+      "train": float(loss(state["params"], self.batch(stream["train"], 0, sequences))),
+      "before": before,
+    }
+
+  def curvature(self, mesh=None):
+    """The Hessian on the first batch of the training text; with a mesh, each parameter is split over it."""
+    batch = self.batch(self.tokens()["train"], 0, self.sizes["sequences"])
+    params = serialization.msgpack_restore((self.workdir / "params.msgpack").read_bytes())
+    if mesh is not None:
+      split = lambda x: PartitionSpec(*[None] * (x.ndim - 1), "model")
+      params = jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, split(x))), params)
+      batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec()))
+    return flatness.Curvature(self.loss_fn, jax.tree.map(jnp.asarray, params), [batch])
+
+  def eigenpairs(self, mesh=None):
+    curvature, sizes = self.curvature(mesh), self.sizes
+    size = sum(leaf.nbytes for leaf in _split.leaves_of(curvature.operator))
+    options = {"num_pairs": PAIRS, "num_steps": sizes["products"], "max_bytes": sizes["vectors"] * size}
+    found = curvature.top_eigenpairs(key=jax.random.key(2), **options)
+    shares = [{layer: 0.0 for layer in dict.fromkeys(map(layer_of, curvature.names))} for _ in found.vectors]
+    for share, vector in zip(shares, found.vectors, strict=True):
+      for name, leaf in vector.items():
+        share[layer_of(name)] += float((leaf**2).sum())
+    return {
+      "values": found.values.tolist(),
+      "residuals": found.residuals.tolist(),
+      "converged": found.converged.tolist(),
+      "shares": shares,
+      "memory": {**self.memory(curvature), "parameters and eigenvectors": held()},
+    }
+
+  def traces(self, mesh=None):
+    curvature = self.curvature(mesh)
+    options = {"num_samples": self.sizes["probes"], "num_steps": 0, "layer_of": layer_of}
+    found = flatness.layerwise(curvature, key=jax.random.key(3), **options)
+    return {
+      "names": found.names,
+      "traces": found.traces.mean.tolist(),
+      "errors": found.traces.standard_error.tolist(),
+      "sizes": [
+        sum(
+          leaf.size
+          for name, leaf in zip(curvature.names, _split.leaves_of(curvature.operator), strict=True)
+          if layer_of(name) == layer
+        )
+        for layer in found.names
+      ],
+    }
+
+  def density(self, mesh=None):
+    options = {"num_samples": self.sizes["starts"], "num_steps": self.sizes["nodes"]}
+    found = self.curvature().density(key=jax.random.key(4), **options)
+    return {name: getattr(found, name).tolist() for name in found._fields}
+
+  def memory(self, curvature):
+    """MiB on each device that the compiled product needs."""
+    operator = curvature.of_batch(next(curvature.batches()))
+    vector = _split.leaves_of(curvature.operator)
+    program = _split._product.lower(0, operator, vector, self.sizes["sequences"]).compile()
+    found = program.memory_analysis()
+    kinds = {"arguments": "argument", "results": "output", "temporaries": "temp"}
+    return {name: getattr(found, f"{kind}_size_in_bytes") / 2**20 for name, kind in kinds.items()}
+
+
+def cpu():
+  """The seconds that all threads of this process had a core."""
+  used = resource.getrusage(resource.RUSAGE_SELF)
+  return used.ru_utime + used.ru_stime
+
+
+def held():
+  """MiB of the arrays on the first device."""
+  shards = [shard for x in jax.live_arrays() for shard in x.addressable_shards]
+  return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0]) / 2**20
+
+
+def write(file, content):
+  """Replaces a file in one move."""
+  partial = file.with_suffix(".partial")
+  partial.write_bytes(content)
+  partial.replace(file)
+
+
+def run(study, stage):
+  """One stage, in this process; the parameters of `..._2` are split over two devices."""
+  name, _, devices = stage.partition("_")
+  mesh = jax.make_mesh((2,), ("model",), axis_types=(jax.sharding.AxisType.Auto,)) if devices else None
+  found = getattr(study, name)(*[mesh] * (mesh is not None))
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+  found |= {"cpu": cpu() + found.pop("before", 0.0), "peak": peak}
+  write(study.workdir / f"{stage}.json", json.dumps(found).encode())
+
+
+def recorded(results):
+  """The numbers of all stages as a record."""
+  record = Found()
+  for name, digits in (("parameters", 0), ("tokens", 0), ("used", 0), ("train", 3), ("val", 3)):
+    record.add("decoder", name, results["training"][name], digits)
+  for stage, found in results.items():
+    record.add(stage, "CPU minutes", found["cpu"] / 60, 1)
+    record.add(stage, "peak, GiB", found["peak"], 2)
+  record.add("all stages", "CPU minutes", sum(found["cpu"] for found in results.values()) / 60, 1)
+  record.add("all stages", "peak, GiB", max(found["peak"] for found in results.values()), 2)
+  whole, halves = results["eigenpairs"], results["eigenpairs_2"]
+  for number in range(PAIRS):
+    row, share = f"eigenvalue {number + 1}", whole["shares"][number]
+    record.add(row, "one device", whole["values"][number], 3)
+    record.add(row, "residual", whole["residuals"][number], 4)
+    record.add(row, "two devices", halves["values"][number], 3)
+    record.add(row, "residual, two devices", halves["residuals"][number], 4)
+    for layer in ("output", "embedding"):
+      record.add(row, f"of the vector in {layer}, %", 100 * share[layer], 1)
+    rest = 1 - share["output"] - share["embedding"]
+    record.add(row, "of the vector in the blocks, %", 100 * rest, 1)
+  off = np.abs(np.divide(halves["values"], whole["values"]) - 1).max()
+  record.add("two devices", "largest difference of an eigenvalue, parts in a million", 1e6 * off, 1)
+  for row, found in (("one device", whole), ("two devices", halves)):
+    for kind, size in found["memory"].items():
+      record.add(row, f"{kind}, MiB", size, 0)
+    record.add(row, "trace", sum(results["traces" + "_2" * (found is halves)]["traces"]), 2)
+  one, two = results["traces"], results["traces_2"]
+  for number, layer in enumerate(one["names"]):
+    for title, found in (("one device", one), ("two devices", two)):
+      record.add(layer, f"trace, {title}", found["traces"][number], 3)
+      record.add(layer, f"standard error, {title}", found["errors"][number], 3)
+    record.add(layer, "parameters, thousand", one["sizes"][number] / 1000, 1)
+  apart = np.abs(np.subtract(one["traces"], two["traces"])) / np.hypot(one["errors"], two["errors"])
+  record.add("two devices", "largest difference of a trace, in its standard errors", apart.max(), 1)
+  grid = np.asarray(results["density"]["grid"])
+  beyond = 0.05 / 1.1 * np.ptp(grid)  # the grid reaches five widths beyond the Ritz values
+  record.add("density", "least Ritz value", grid[0] + beyond, 3)
+  record.add("density", "largest Ritz value", grid[-1] - beyond, 3)
+  return record
+
+
+def figure(results):
+  """The density with the largest eigenvalues, and the trace of each layer."""
+  drawn = new_figure(WIDTH, 4.2, "")
+  left, right = drawn.subplots(1, 2)
+  grid, density, error = (np.asarray(results["density"][name]) for name in SpectralDensity._fields)
+  low = 1e-7 * density.max()
+  left.plot(grid, density, color="C0")
+  left.fill_between(grid, np.maximum(density - error, low), density + error, color="C0", alpha=0.25)
+  top = results["eigenpairs"]
+  left.plot(top["values"], [2 * low] * PAIRS, "|", color="C3", markersize=14, label="largest 5")
+  left.set(yscale="log", ylim=(low, 3 * density.max()), xlabel="eigenvalue", ylabel="density")
+  left.legend(fontsize="small", frameon=False)
+  tidy(left)
+  traces = results["traces"]
+  places = np.arange(len(traces["names"]))
+  spread = 2 * np.asarray(traces["errors"])
+  right.barh(places, traces["traces"], xerr=spread, color="C1", height=0.7, error_kw={"linewidth": 1})
+  right.axvline(0, color="black", linewidth=0.6)
+  right.set(xlabel="trace, with 2 standard errors")
+  right.set_yticks(places, [name.replace("_", " ") for name in traces["names"]], fontsize="x-small")
+  right.invert_yaxis()
+  tidy(right, grid="x")
+  return drawn
+
+
+def main():
+  parser = flags(__doc__, rounds=1)
+  parser.add_argument("--workdir", type=Path, default=Path("runs/language_model"))
+  parser.add_argument("--data", type=Path, default=ROOT / "data/multi30k")
+  parser.add_argument("--stage", choices=STAGES, help="this stage alone, in this process")
+  options = parser.parse_args()
+  sizes = SIZES | (QUICK if options.quick else {})
+  options.workdir.mkdir(parents=True, exist_ok=True)
+  if options.stage:
+    run(Study(sizes, options.workdir, options.data), options.stage)
+    return
+  for stage in STAGES:
+    if not (options.workdir / f"{stage}.json").is_file():
+      print(f"{stage} ...", flush=True)
+      two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"} if stage.endswith("_2") else {}
+      command = [sys.executable, __file__, *sys.argv[1:], "--stage", stage]
+      subprocess.run(command, check=True, env=os.environ | two)
+  results = {stage: json.loads((options.workdir / f"{stage}.json").read_text()) for stage in STAGES}
+  record = recorded(results)
+  figure(results).savefig(options.workdir / "language_model.png", dpi=120)
+  if not options.quick:
+    record.write("language_model", "NPROC=32 python benchmarks/language_model.py")
+    shutil.copy(options.workdir / "language_model.png", ROOT / "docs/figures")
+
+
+if __name__ == "__main__":
+  main()
