@@ -9,7 +9,7 @@ structure`, 2021, for any run of `run.py` with `job=train`. The run is not chang
 
 The default `where` takes all parameters. This is fine for the profile, and for `projected_variance` with
 `eigenpairs`; variance over flatness needs a subset of some thousands at most. All analyses but the profile
-need a run that draws noise, such as dropout, with a learning rate above 0 past its end.
+and `layerwise` need a run that draws noise, such as dropout, with a learning rate above 0 past its end.
 """
 
 from jaxreg.train import Config, base_config
@@ -20,6 +20,6 @@ def get_config() -> Config:
   config.job = "flatness"
   config.method.name = "softmax"
   config.flatness.workdir = "runs/dropout"
-  config.flatness.analyses = ("profile", "projected_variance")
+  config.flatness.analyses = ("profile", "projected_variance", "layerwise")
   config.flatness.projected_variance.eigenpairs = 50
   return config

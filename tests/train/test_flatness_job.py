@@ -3,6 +3,8 @@
 import functools
 import json
 import shutil
+import signal
+import time
 from types import SimpleNamespace
 
 import image_files
@@ -138,6 +140,35 @@ def test_the_layers_are_the_blocks_of_the_hessian_and_are_kept(tmp_path, no_figu
   for name in ("of_layer", "signs"):
     monkeypatch.setattr(analyses, name, None)
   assert train.flatness(config, tmp_path)["rows"]["run"] == found
+
+
+@pytest.mark.slow
+def test_a_job_killed_between_two_layers_goes_on_with_the_next(tmp_path):
+  """A mark in what was saved before the kill is in the results: that layer was not computed again."""
+  fields = {**runs.TINY, "job": "flatness", "method.name": "softmax", "epochs": 1}
+  fields |= {"flatness.analyses": ("layerwise",), "model.MLP.widths": (9, 8, 7, 6, 5)}
+  arguments = [f"--config.{field}={value}" for field, value in fields.items()]
+  killed, whole = tmp_path / "killed", tmp_path / "whole"
+  process = runs.start([*arguments, "--workdir", killed], tmp_path, optimised=False)
+  saved = lambda: sorted(killed.glob("kept/**/layers-*.npz"))
+  while process.poll() is None and not saved():
+    time.sleep(0.005)
+  process.kill()
+  process.communicate()
+  assert process.returncode == -signal.SIGKILL
+  assert 1 <= len(saved()) < 6
+  assert not (killed / "flatness.json").exists()
+  first = saved()[0]
+  with np.load(first) as found:
+    np.savez(first, **{**found, "top_eigenvalue": np.float32([12345])})
+  for folder in (killed, whole):
+    status, _, error = runs.run([*arguments, "--workdir", folder], tmp_path, optimised=False)
+    assert status == 0, error
+  one, two = (json.loads((at / "flatness.json").read_text())["run"]["layerwise"] for at in (killed, whole))
+  marked = next(iter(one))
+  assert one[marked].pop("top_eigenvalue") == 12345
+  assert two[marked].pop("top_eigenvalue") != 12345
+  assert one == two
 
 
 @pytest.mark.thorough
