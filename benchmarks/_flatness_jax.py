@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from _clock import now
 from _flatness_problem import (
   WHERE,
@@ -15,6 +16,7 @@ from _flatness_problem import (
   logits,
   loss,
   make_convolutions,
+  network,
   outer_loss,
 )
 
@@ -52,14 +54,49 @@ class Side:
   def hessian(self):
     return flatness.hessian(loss, self.params, self.batch, mask=WHERE)
 
-  def convolution(self, examples):
-    """The block of a convolution by Jacobians, and the function that makes its first rows by products."""
-    params, batch = self.kept("convolutions", lambda: make_convolutions(examples))
+  def convolution(self, examples, path):
+    """The block of a convolution by Jacobians, and its products; leaves the problem at `path`."""
+    params, batch = make_convolutions(examples)
+    np.savez(path, **{name: np.asarray(value) for name, value in {**params, **batch}.items()})
     # On the host: in a compiled loop, XLA runs convolutions on a CPU many times slower.
     product = flatness.Curvature(convolution_loss, params, batch, mask="first")
-    rows = lambda number: jnp.stack([product(unit) for unit in jnp.eye(number, product.like.size)])
-    whole = lambda: flatness.gauss_newton_matrix(logits, outer_loss, params, batch, mask="first")
-    return whole, rows, product.like.size
+    return lambda: flatness.gauss_newton_matrix(logits, outer_loss, params, batch, mask="first"), product
+
+  def whole(self):
+    """The curvature of all layers."""
+    return flatness.Curvature(loss, self.params, self.batch)
+
+  def products(self, matrix):
+    """`[size] -> [size]` of all layers: with what products share kept, and compiled without."""
+    if matrix == "hessian":
+      kept, other = self.whole(), flatness.hvp(loss, self.params, self.batch)
+    else:
+      kept = self.whole().gauss_newton(network, outer_loss)
+      other = flatness.gauss_newton(network, outer_loss, self.params, self.batch)
+    return {"Curvature": kept, type(other).__name__: partial(_apply, other)}
+
+  def kfac(self, vector, damping=None):
+    """The product of KFAC of all layers and a vector, or with damping of its inverse; builds it first."""
+    parts, first = [], 0
+    for block in flatness.kfac(network, self.params, self.batch, num_samples=None).values():
+      part = vector[first : (first := first + block.scales.size)]
+      parts.append(block(part) if damping is None else block.solve(part, damping=damping))
+    return jnp.concatenate(parts)
+
+  def trace(self, probes, seed=0):
+    return self.whole().trace(key=jax.random.key(seed), num_samples=probes)
+
+  def exact_trace(self):
+    return self.whole().gauss_newton_diagonal(network, outer_loss).sum()
+
+  def eigenpairs(self, number, tol):
+    # The peers do not check the products either.
+    return self.whole().top_eigenpairs(
+      key=jax.random.key(0), num_pairs=number, num_steps=200, until_converged=True, tol=tol, check=False
+    )
+
+  def density(self, probes, steps, seed=0):
+    return self.whole().density(key=jax.random.key(seed), num_samples=probes, num_steps=steps)
 
   def noise_block(self, masks, seed=0):
     return noise_block(self.params, self.batch, jax.random.key(seed), masks)
@@ -135,6 +172,9 @@ class Side:
       used = jax.jit(call).lower(self.params, self.batch, *rest).compile().memory_analysis()
       sizes[name] = used.temp_size_in_bytes + used.output_size_in_bytes
     return sizes
+
+
+_apply = jax.jit(lambda operator, vector: operator(vector))
 
 
 def dense_layer(params, batch, **options):

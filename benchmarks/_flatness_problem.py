@@ -106,6 +106,10 @@ def loss(params, batch, *, key):
   return _head(params, layer(params, batch)[0], batch, key=key).mean()
 
 
+def network(params, batch, *, key):
+  return dense(params["Dense_2"], jax.nn.relu(layer(params, batch)[0]))
+
+
 def _curvature(params, z, batch):
   kernel = params["Dense_2"]["kernel"]
   probabilities = jax.nn.softmax(dense(params["Dense_2"], jax.nn.relu(z)))
@@ -115,6 +119,28 @@ def _curvature(params, z, batch):
   second = (probabilities @ pairs.T).reshape(-1, len(kernel), len(kernel))
   mean = probabilities @ kernel.T
   return (second - _outer(mean)) * _outer(alive)
+
+
+def trace_in_float64(params, batch):
+  """The trace of the Hessian of all layers: the network is piecewise linear in each weight."""
+  wide = lambda x: np.asarray(x, np.float64)
+  kernels, biases = zip(*((wide(layer["kernel"]), wide(layer["bias"])) for layer in params.values()))
+  hidden = [wide(batch["inputs"])]
+  for kernel, bias in zip(kernels[:2], biases[:2]):
+    hidden.append(np.maximum(hidden[-1] @ kernel + bias, 0))
+  z = hidden[-1] @ kernels[2] + biases[2]
+  p = np.exp(z - z.max(axis=1, keepdims=True))
+  p /= p.sum(axis=1, keepdims=True)
+  jacobian = np.broadcast_to(
+    np.eye(CLASSES), (len(z), CLASSES, CLASSES)
+  )  # of the logits in a layer's outputs
+  trace = 0.0
+  for number in (2, 1, 0):
+    mean = np.einsum("nc,ncu->nu", p, jacobian)
+    curved = np.einsum("nc,ncu->n", p, jacobian**2) - (mean**2).sum(axis=1)
+    trace += (curved * (1 + (hidden[number] ** 2).sum(axis=1))).mean()
+    jacobian = (jacobian @ kernels[number].T) * (hidden[number] > 0)[:, None]
+  return float(trace)
 
 
 def curvature(params):

@@ -3,56 +3,53 @@
     python _flatness_torch.py problem.npz
 
 A line is `{"task": name, "options": {...}, "save": path}`, the answer `{"seconds": s, "notes": {...}}`. Tasks
-that time only a part of their rows, samples or directions scale that part up; the caller marks them.
+that time only a part of their rows, samples or directions scale that part up; the caller marks them. All take
+`problem`: what counts is the `layer` between the hidden ones, the `whole` network, or a kernel of
+`convolutions.npz` beside the other file; and `double`, for float64.
 """
 
 import json
 import sys
+from functools import cache
+from pathlib import Path
 
+import _flatness_libraries as libraries
 import _flatness_torch_dense as structured
 import curvlinops
 import numpy as np
-import pyhessian
 import torch
 from _clock import now
-from pyhessian.utils import hessian_vector_product
-from scipy.sparse.linalg import eigsh
+from _convolutions_torch import Network, load
 
 KEEP = 0.8
+NUMBERS = {"layer": (1,), "whole": (0, 1, 2)}  # of the layers that count
 
 
 class Problem:
-  """The network as PyTorch has it; only the layer between the hidden ones asks for gradients."""
+  """A model, its data, and the parameters that ask for gradients: the others are constant."""
 
-  def __init__(self, path):
-    arrays = np.load(path)
-    self.inputs = torch.from_numpy(arrays["inputs"])
-    self.labels = torch.from_numpy(arrays["labels"]).long()
-    layers = [torch.nn.Linear(*arrays[f"Dense_{i}/kernel"].shape) for i in range(3)]
-    for i, layer in enumerate(layers):
-      layer.weight.data = torch.from_numpy(arrays[f"Dense_{i}/kernel"].T.copy())
-      layer.bias.data = torch.from_numpy(arrays[f"Dense_{i}/bias"])
-    first, second, third = layers
-    relu, dropout = torch.nn.ReLU(), torch.nn.Dropout(1 - KEEP)
-    self.model = torch.nn.Sequential(first, relu, second, relu, dropout, third)
-    self.model.requires_grad_(False)
-    second.requires_grad_(True)
-    self.subset = [second.weight, second.bias]
-    self.layers = layers
-    self.size = sum(p.numel() for p in self.subset)
+  def __init__(self, model, inputs, labels, subset):
+    self.model, self.inputs, self.labels, self.subset = (
+      model.requires_grad_(False).eval(),
+      inputs,
+      labels,
+      subset,
+    )
+    for parameter in subset:
+      parameter.requires_grad_(True)
     self.criterion = torch.nn.CrossEntropyLoss()
-    # Where in this order, weight [out, in] and bias, the entries of the other side's are, bias and kernel
-    # [in, out].
-    units, inputs = second.weight.shape
-    weight = torch.arange(units * inputs).reshape(units, inputs)
-    self.order = torch.cat([units * inputs + torch.arange(units), weight.T.reshape(-1)])
+    self.batches = [(inputs, labels)]
+    self.operators = {}
+    self.sizes = [p.numel() for p in subset]
+    self.size = sum(self.sizes)
+    # Where the entries of the other side's vectors are in ours.
+    self.order = join(self.reordered(self.split(torch.arange(self.size))))
 
   def loss(self):
     return self.criterion(self.model(self.inputs), self.labels)
 
   def split(self, vector):
-    weight, _ = self.subset
-    return [vector[: weight.numel()].reshape(weight.shape), vector[weight.numel() :]]
+    return [part.reshape(p.shape) for part, p in zip(vector.split(self.sizes), self.subset, strict=True)]
 
   def theirs(self, vector):
     """A vector in the other side's order, in ours."""
@@ -60,6 +57,46 @@ class Problem:
 
   def unit(self, index):
     return torch.zeros(self.size, dtype=self.subset[0].dtype).index_fill(0, torch.tensor(index), 1.0)
+
+
+class Dense(Problem):
+  """The network of dense layers, of which those of these numbers ask for gradients."""
+
+  def __init__(self, arrays, numbers, dtype):
+    self.layers = [torch.nn.Linear(*arrays[f"Dense_{i}/kernel"].shape) for i in range(3)]
+    array = lambda name: torch.from_numpy(arrays[name].T.copy()).to(dtype)
+    for i, layer in enumerate(self.layers):
+      layer.weight.data, layer.bias.data = array(f"Dense_{i}/kernel"), array(f"Dense_{i}/bias")
+    first, second, third = self.layers
+    relu, dropout = torch.nn.ReLU(), torch.nn.Dropout(1 - KEEP)
+    model = torch.nn.Sequential(first, relu, second, relu, dropout, third)
+    inputs, labels = torch.from_numpy(arrays["inputs"]).to(dtype), torch.from_numpy(arrays["labels"]).long()
+    super().__init__(model, inputs, labels, [p for i in numbers for p in self.layers[i].parameters()])
+
+  def reordered(self, parts):
+    """Weights `[out, in]` and biases as biases and kernels `[in, out]`."""
+    for weight, bias in zip(parts[::2], parts[1::2], strict=True):
+      yield from (bias, weight.T)
+
+
+class Convolutional(Problem):
+  """The residual network, of which one kernel asks for gradients."""
+
+  def __init__(self, arrays, dtype):
+    model, (images, labels) = Network(arrays).to(dtype), load(arrays)
+    super().__init__(model, images.to(dtype), labels, [model.first])
+
+  def reordered(self, parts):
+    """Kernels `[out, in, height, width]` as `[height, width, in, out]`."""
+    return [part.permute(2, 3, 1, 0) for part in parts]
+
+
+@cache
+def problem_of(name="layer", double=False):
+  path, dtype = Path(sys.argv[1]), torch.float64 if double else torch.float32
+  if name == "convolutions":
+    return Convolutional(np.load(path.with_name("convolutions.npz")), dtype)
+  return Dense(np.load(path), NUMBERS[name], dtype)
 
 
 def join(parts):
@@ -70,24 +107,9 @@ def scaled(begun, done, whole):
   return (now() - begun) * whole / done
 
 
-def hessian_pyhessian(problem, rows):
-  began = now()
-  operator = pyhessian.hessian(problem.model, problem.criterion, (problem.inputs, problem.labels), cuda=False)
-  once = now() - began
-  began = now()
-  found = [join(product(operator, problem.unit(int(problem.order[i])), problem)) for i in range(rows)]
-  seconds = once + scaled(began, rows, problem.size)
-  return seconds, {}, torch.stack(found)[:, problem.order]
-
-
-def product(operator, vector, problem):
-  return hessian_vector_product(operator.gradsH, operator.params, problem.split(vector))
-
-
 def hessian_curvlinops(problem, rows):
-  problem.model.eval()
   began = now()
-  operator = linear_operator(problem)
+  operator = libraries.hessian(problem)
   once = now() - began
   columns = torch.stack([problem.unit(int(i)) for i in problem.order[:rows]], dim=1)
   began = now()
@@ -95,19 +117,8 @@ def hessian_curvlinops(problem, rows):
   return once + scaled(began, rows, problem.size), {}, found.detach().T[:, problem.order]
 
 
-def linear_operator(problem):
-  return curvlinops.HessianLinearOperator(
-    problem.model,
-    problem.criterion,
-    problem.subset,
-    [(problem.inputs, problem.labels)],
-    check_deterministic=False,
-  )
-
-
 def hessian_functional(problem, examples):
   """`torch.func.hessian` on the first chunk of examples; the rows are of that chunk's loss."""
-  problem.model.eval()
   fixed = {name: p.detach() for name, p in problem.model.named_parameters()}
   inputs, labels = problem.inputs[:examples], problem.labels[:examples]
 
@@ -124,16 +135,12 @@ def hessian_functional(problem, examples):
 
 
 def hessian_reference(problem, rows, examples):
-  """The first rows in float64, of the first examples, by two backward passes."""
-  model = torch.nn.Sequential(*problem.model).double().eval()
-  try:
-    loss = problem.criterion(model(problem.inputs[:examples].double()), problem.labels[:examples])
-    gradient = join(torch.autograd.grad(loss, problem.subset, create_graph=True))
-    found = [
-      join(torch.autograd.grad(gradient[i], problem.subset, retain_graph=True)) for i in problem.order[:rows]
-    ]
-  finally:
-    model.float()
+  """The first rows, of the first examples, by two backward passes."""
+  loss = problem.criterion(problem.model(problem.inputs[:examples]), problem.labels[:examples])
+  gradient = join(torch.autograd.grad(loss, problem.subset, create_graph=True))
+  found = [
+    join(torch.autograd.grad(gradient[i], problem.subset, retain_graph=True)) for i in problem.order[:rows]
+  ]
   return 0.0, {}, torch.stack(found)[:, problem.order]
 
 
@@ -143,6 +150,7 @@ def gradients(problem, samples, drawn):
   began = now()
   rows = [join(torch.autograd.grad(problem.loss(), problem.subset)) for _ in range(drawn)]
   seconds = scaled(began, drawn, samples)
+  problem.model.eval()
   found = torch.stack(rows).repeat(-(-samples // drawn), 1)[:samples]
   began = now()
   centred = found - found.mean(dim=0)
@@ -155,32 +163,17 @@ def alignment(problem, samples, drawn):
   seconds, _, _ = gradients(problem, samples, drawn)
   vectors = torch.randn(drawn, problem.size)
   began = now()
-  operator = pyhessian.hessian(problem.model, problem.criterion, (problem.inputs, problem.labels), cuda=False)
-  operator.trace()
+  operator = libraries.hessian(problem)
+  curvlinops.hutchinson_trace(operator, 30)
   once = now() - began
   began = now()
   for vector in vectors:
-    torch.dot(join(product(operator, vector, problem)), vector)
+    torch.dot(operator @ vector, vector)
   return seconds + once + scaled(began, drawn, samples), {}, None
-
-
-def eigenvalues_pyhessian(problem, num):
-  began = now()
-  operator = pyhessian.hessian(problem.model, problem.criterion, (problem.inputs, problem.labels), cuda=False)
-  values, _ = operator.eigenvalues(top_n=num)
-  return now() - began, {}, torch.tensor(values)
-
-
-def eigenvalues_curvlinops(problem, num):
-  problem.model.eval()
-  began = now()
-  values, _ = eigsh(linear_operator(problem).to_scipy(), k=num, which="LA", tol=1e-4)
-  return now() - began, {}, torch.from_numpy(values[::-1].copy())
 
 
 def intervals(problem, directions, number, rtol):
   """Bracketing from a small step, then bisection, the whole network at every evaluation."""
-  problem.model.eval()
   directions = torch.from_numpy(np.load(directions))
   start = [p.detach().clone() for p in problem.subset]
 
@@ -215,7 +208,6 @@ def decompositions(problem, samples):
 
 
 TASKS = {
-  "hessian_pyhessian": hessian_pyhessian,
   "hessian_curvlinops": hessian_curvlinops,
   "hessian_functional": hessian_functional,
   "hessian_reference": hessian_reference,
@@ -224,22 +216,26 @@ TASKS = {
   "covariance_structured": structured.covariance,
   "alignment": alignment,
   "alignment_structured": structured.alignment,
-  "eigenvalues_pyhessian": eigenvalues_pyhessian,
-  "eigenvalues_curvlinops": eigenvalues_curvlinops,
   "intervals": intervals,
   "intervals_structured": structured.intervals,
   "decompositions": decompositions,
   "decompositions_structured": structured.decompositions,
+  "product": libraries.product,
+  "kfac": libraries.kfac,
+  "trace": libraries.trace,
+  "eigenpairs": libraries.eigenpairs,
+  "density": libraries.density,
 }
 
 
 def main() -> None:
-  problem = Problem(sys.argv[1])
   # What the libraries print must not get among the answers.
   answers, sys.stdout = sys.stdout, sys.stderr
   for line in sys.stdin:
     request = json.loads(line)
-    seconds, notes, found = TASKS[request["task"]](problem, **request["options"])
+    options = request["options"]
+    problem = problem_of(options.pop("problem", "layer"), options.pop("double", False))
+    seconds, notes, found = TASKS[request["task"]](problem, **options)
     if request["save"]:
       np.save(request["save"], found.detach().numpy())
     print(json.dumps({"seconds": seconds, "notes": notes}), file=answers, flush=True)

@@ -1,26 +1,32 @@
 """Curvature, noise covariance and interval flatness beside PyTorch, on the network of the paper on dropout.
 
-    python benchmarks/flatness.py [--rounds 5] [--parts hessian,convolution,noise,point,eigenpairs,
-      intervals,total,memory] [--steps 300] [--peer-python PYTHON] [--clock wall|cpu] [--quick]
+    python benchmarks/flatness.py [--rounds 5] [--parts hessian_product,gauss_newton_product,kfac,
+      kfac_inverse,trace,eigenpairs,density,hessian,convolution,noise,point,intervals,total,memory]
+      [--steps 300] [--peer-python PYTHON] [--clock cpu|wall] [--quick]
 
-784-50-50-10, the 2550 parameters between the hidden layers, 10 000 made-up images, mean cross-entropy in
-float32, dropout after the last hidden layer. Both sides get the same weights and data and start from the
-pixels; the peer runs in a process of its own (`pip install -e '.[bench]'`, or the Python of another
-environment), and the two are timed in turn. `convolution` has another network and no peer. What is marked `~`
-timed some of its rows, samples or directions and was scaled up. The load of the machine is printed with each
-part; on a busy one `--clock cpu` says more, which counts the seconds of all cores instead.
+784-50-50-10, 10 000 made-up images, mean cross-entropy in float32, dropout after the last hidden layer. The
+parts up to `density` take all 42 310 parameters and the libraries curvlinops and hessian-eigenthings; the
+others the 2550 between the hidden layers, but `convolution` has another network. Both sides get the same
+weights and data and start from the pixels; the peer runs in a process of its own
+(`pip install -e '.[bench]'`, or the Python of another environment), and the two are timed in turn. What is
+marked `~` timed some of its rows, samples or directions and was scaled up. Seconds are those of all cores
+together, because others use the machine, whose load is printed with each part; on a quiet one `--clock wall`.
 """
 
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+
+# Where others use the cores, the threads of an eigendecomposition wait for each other up to seconds.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import jax
 import numpy as np
 from _clock import now
 from _flatness_jax import Side
-from _flatness_problem import make_problem, save
+from _flatness_problem import make_problem, save, trace_in_float64
 from _peer import Peer
 from _report import Report, flags, ratios, spread
 from _steps import alternate, median_and_quartiles
@@ -28,19 +34,24 @@ from _steps import alternate, median_and_quartiles
 MASKED = "DenseLayer.noise_covariance, as many masks as the loop's error asks for"
 # Part, what is promised to be at least so many times faster, than what, how many times.
 PROMISES = [
-  ("hessian", "DenseLayer.hessian", "PyHessian ~", 20),
+  ("kfac", "kfac", "curvlinops", 2),
+  ("eigenpairs", "Curvature.top_eigenpairs", "curvlinops, eigsh", 1.5),
+  ("density", "Curvature.density", "curvlinops", 2),
   ("hessian", "DenseLayer.hessian", "curvlinops ~", 50),
   ("hessian", "DenseLayer.hessian", "torch.func.hessian ~", 50),
-  ("convolution", "gauss_newton_matrix", "Hessian-vector products ~", 50),
+  ("convolution", "gauss_newton_matrix", "products, Curvature ~", 50),
   ("noise", MASKED, "PyTorch loop ~", 50),
   ("point", "jaxreg, one program", "PyTorch loops ~", 30),
-  ("eigenpairs", "top_eigenpairs", "PyHessian", 8),
   ("intervals", "interval_flatness", "PyTorch loop ~", 10),
   ("intervals", "DenseLayer.interval_flatness", "PyTorch loop ~", 10),
   ("total", "jaxreg, generic ~", "PyTorch ~", 12),
   ("total", "jaxreg, structured ~", "PyTorch ~", 20),
 ]
 MEMORY = 2e9
+LIBRARIES = ("curvlinops", "hessian-eigenthings")
+WHOLE = {"problem": "whole"}
+DAMPING = 1e-3  # of KFAC's inverse
+PAIRS, TOL = 10, 1e-3  # of the eigenpairs
 NEEDED = {"total": ("hessian", "noise", "intervals")}
 
 
@@ -54,13 +65,15 @@ class Bench:
     self.examples, steps, hidden = (1000, 100, 16) if quick else (10_000, options.steps, 50)
     self.samples, self.drawn, self.rows = (40, 10, 8) if quick else (1000, 50, 50)
     self.number, self.peer_number = (6, 2) if quick else (50, 10)
+    self.probes, self.quadrature = (4, (2, 10)) if quick else (32, (4, 30))
     self.seeds, self.masks = (3, 32) if quick else (6, 256)
     self.folder = Path(options.folder)
     params, batch = make_problem(self.examples, steps, hidden)
     self.side = Side(params, batch)
     save(self.folder / "problem.npz", params, batch)
     self.peer = Peer(options.peer_python, "_flatness_torch.py", self.folder / "problem.npz")
-    self.results = {"threads": len(os.sched_getaffinity(0)), "loss": float(self.side.loss())}
+    cores, loss = len(os.sched_getaffinity(0)), float(self.side.loss())
+    self.results = {"threads": cores, "loss": loss, "clock": options.clock}
 
   def fetch(self, task, **options):
     path = self.folder / "answer.npy"
@@ -79,6 +92,127 @@ class Bench:
     return self.results[part]
 
 
+def apart(found, reference):
+  """The largest difference over the largest entry."""
+  return f"{np.abs(np.asarray(found) - reference).max() / np.abs(reference).max():.0e}"
+
+
+def whole(task, **options):
+  """A task of the peer for each library, of all layers."""
+  return {name: (task, {**WHOLE, "library": name, **options}) for name in LIBRARIES}
+
+
+def vector(bench):
+  """A random vector over all parameters, and the file that has it."""
+  path = bench.folder / "vector.npy"
+  drawn = np.random.default_rng(0).normal(size=bench.side.whole().like.size).astype(np.float32)
+  np.save(path, drawn)
+  return drawn, str(path)
+
+
+def hessian_product(bench):
+  return product(bench, "hessian")
+
+
+def gauss_newton_product(bench):
+  return product(bench, "gauss_newton")
+
+
+def product(bench, matrix):
+  drawn, path = vector(bench)
+  ours = {name: partial(apply, drawn) for name, apply in bench.side.products(matrix).items()}
+  theirs = whole("product", matrix=matrix, vector=path)
+  result = bench.timed(f"{matrix}_product", {**ours, **theirs})
+  reference = bench.fetch("product", **theirs["curvlinops"][1], double=True)
+  found = {name: run() for name, run in ours.items()}
+  found |= {name: bench.fetch(task, **options) for name, (task, options) in theirs.items()}
+  result["notes"] = {name: apart(product, reference) for name, product in found.items()}
+  return "largest error / largest entry, against curvlinops in float64"
+
+
+def kfac(bench):
+  return kronecker(bench, "kfac", None)
+
+
+def kfac_inverse(bench):
+  return kronecker(bench, "kfac_inverse", DAMPING)
+
+
+def kronecker(bench, part, damping):
+  drawn, path = vector(bench)
+  ours = lambda: bench.side.kfac(drawn, damping)
+  options = {**WHOLE, "vector": path, "damping": damping}
+  result = bench.timed(part, {"kfac": ours, "curvlinops": ("kfac", options)})
+  reference = bench.fetch("kfac", **options, double=True)
+  result["notes"] = {
+    "kfac": apart(ours(), reference),
+    "curvlinops": apart(bench.fetch("kfac", **options), reference),
+  }
+  return "largest error of the product / largest entry, against curvlinops in float64"
+
+
+def trace(bench):
+  side, probes = bench.side, bench.probes
+  theirs = whole("trace", num=probes)
+  ours = {"Curvature.trace": lambda: side.trace(probes)}
+  exact = {"Curvature.gauss_newton_diagonal, exact": side.exact_trace}
+  result = bench.timed("trace", {**ours, **theirs, **exact})
+  true, estimate = trace_in_float64(side.params, side.batch), side.trace(probes)
+  found = {"Curvature.trace": estimate.mean} | {name: run() for name, run in exact.items()}
+  found |= {name: bench.fetch(task, **options) for name, (task, options) in theirs.items()}
+  result["notes"] = {name: f"{100 * (float(value) / true - 1):.2g} %" for name, value in found.items()}
+  error = float(estimate.standard_error) / true
+  return f"error against the closed form in float64; the standard error of {probes} probes is {error:.0%}"
+
+
+def eigenpairs(bench):
+  side, multiply = bench.side, bench.side.whole()
+  options = {**WHOLE, "num": PAIRS, "tol": TOL}
+
+  def residual(values, vectors):
+    products = np.stack([multiply(v) for v in vectors])
+    return np.linalg.norm(products - values[:, None] * vectors, axis=1) / values
+
+  def of_peer(**options):
+    found = bench.fetch("eigenpairs", **options).astype(np.float32)
+    return found[:, 0], found[:, 1:]
+
+  curvlinops = {**options, "library": "curvlinops"}
+  # Its number of steps is fixed: the least multiple of 10 that is enough.
+  for steps in range(2 * PAIRS, 201, 10):
+    eigenthings = {**options, "library": "hessian-eigenthings", "steps": steps}
+    if residual(*of_peer(**eigenthings)).max() <= TOL:
+      break
+  theirs = {"curvlinops, eigsh": curvlinops, f"hessian-eigenthings, {steps} steps": eigenthings}
+  ours = lambda: side.eigenpairs(PAIRS, TOL)
+  tasks = {name: ("eigenpairs", options) for name, options in theirs.items()}
+  result = bench.timed("eigenpairs", {"Curvature.top_eigenpairs": ours, **tasks})
+  pairs = ours()
+  found = {"Curvature.top_eigenpairs": (np.asarray(pairs.values), np.asarray(pairs.vectors))}
+  found |= {name: of_peer(**options) for name, options in theirs.items()}
+  true = found["curvlinops, eigsh"][0]
+  result["notes"] = {
+    name: f"{residual(*pair).max():.0e}, {np.abs(pair[0] / true - 1).max():.0e}"
+    for name, pair in found.items()
+  }
+  return f"of {PAIRS} pairs the largest residual / eigenvalue, and difference from curvlinops's eigenvalue"
+
+
+def density(bench):
+  side, (probes, steps) = bench.side, bench.quadrature
+  theirs = whole("density", probes=probes, steps=steps)
+  ours = lambda: side.density(probes, steps)
+  result = bench.timed("density", {"Curvature.density": ours, **theirs})
+  found = {"Curvature.density": ours()[:2]}
+  found |= {name: bench.fetch(task, **options) for name, (task, options) in theirs.items()}
+  true = trace_in_float64(side.params, side.batch)
+  of_mean = lambda values, weights: side.whole().like.size * np.average(values, weights=weights)
+  result["notes"] = {name: f"{of_mean(*pair):.3g}" for name, pair in found.items()}
+  return (
+    f"{probes} probes of {steps} products; mean of the density times size, of which the trace is {true:.3g}"
+  )
+
+
 def hessian(bench):
   side, chunk, rows = bench.side, bench.examples // 10, bench.rows
   ours = {
@@ -90,36 +224,40 @@ def hessian(bench):
     "hessian",
     {
       **ours,
-      "PyHessian ~": ("hessian_pyhessian", {"rows": rows}),
       "curvlinops ~": ("hessian_curvlinops", {"rows": rows}),
       "torch.func.hessian ~": ("hessian_functional", {"examples": 200}),
       "the same product in PyTorch": ("hessian_structured", {"chunk": chunk}),
     },
   )
-  reference = bench.fetch("hessian_reference", rows=8, examples=bench.examples)
+  reference = bench.fetch("hessian_reference", rows=8, examples=bench.examples, double=True)
   found = {name: np.asarray(run()) for name, run in ours.items()}
-  found["PyHessian ~"] = bench.fetch("hessian_pyhessian", rows=8)
   found["curvlinops ~"] = bench.fetch("hessian_curvlinops", rows=8)
   found["the same product in PyTorch"] = bench.fetch("hessian_structured", chunk=chunk)
-  error = lambda rows, reference: f"{np.abs(rows[:8] - reference).max() / np.abs(reference).max():.0e}"
-  notes = {name: error(rows, reference) for name, rows in found.items()}
-  part = bench.fetch("hessian_reference", rows=8, examples=200)
-  notes["torch.func.hessian ~"] = error(bench.fetch("hessian_functional", examples=200), part)
+  notes = {name: apart(rows[:8], reference) for name, rows in found.items()}
+  part = bench.fetch("hessian_reference", rows=8, examples=200, double=True)
+  notes["torch.func.hessian ~"] = apart(bench.fetch("hessian_functional", examples=200), part)
   result["notes"] = notes
   return "largest error of 8 rows / largest entry, against float64"
 
 
 def convolution(bench):
-  """A block of 2304 weights of a residual network: both sides are ours, with and without Jacobians."""
-  whole, rows, size = bench.side.convolution(16 if bench.options.quick else 128)
-  number = 4
-  products = "Hessian-vector products ~"
-  result = bench.timed("convolution", {"gauss_newton_matrix": whole, products: lambda: rows(number)})
-  result["seconds"][products] = [seconds * size / number for seconds in result["seconds"][products]]
-  reference = np.asarray(rows(number))
-  apart = np.abs(np.asarray(whole())[:number] - reference).max() / np.abs(reference).max()
-  result["notes"] = {"gauss_newton_matrix": f"{apart:.0e}"}
-  return "largest difference of these rows / largest entry"
+  """A block of 2304 weights of a residual network, with Jacobians and by products."""
+  path = bench.folder / "convolutions.npz"
+  blocks, multiply = bench.side.convolution(16 if bench.options.quick else 128, path)
+  size, units = multiply.like.size, str(bench.folder / "unit.npy")
+  unit = np.eye(1, size, dtype=np.float32)[0]
+  np.save(units, unit)
+  options = {"problem": "convolutions", "matrix": "hessian", "vector": units}
+  theirs = {f"products, {name} ~": ("product", {**options, "library": name}) for name in LIBRARIES}
+  products = {"products, Curvature ~": lambda: multiply(unit), **theirs}
+  result = bench.timed("convolution", {"gauss_newton_matrix": blocks, **products})
+  for name in products:
+    result["seconds"][name] = [seconds * size for seconds in result["seconds"][name]]
+  reference = bench.fetch("product", **options, library="curvlinops", double=True)
+  found = {"gauss_newton_matrix": blocks()[0], "products, Curvature ~": multiply(unit)}
+  found |= {name: bench.fetch(task, **options) for name, (task, options) in theirs.items()}
+  result["notes"] = {name: apart(row, reference) for name, row in found.items()}
+  return "largest error of a row / largest entry, against curvlinops in float64"
 
 
 def noise(bench):
@@ -167,22 +305,6 @@ def point(bench):
   result["notes"] = {name: f"{found.ratio:.2f}" for name, found in ours.items()}
   result["notes"]["the same in PyTorch"] = f"{theirs[0] / theirs[1]:.2f}"
   return "Tr(H Sigma) / isotropic"
-
-
-def eigenpairs(bench):
-  side = bench.side
-  tasks = {"PyHessian": "eigenvalues_pyhessian", "curvlinops, eigsh": "eigenvalues_curvlinops"}
-  result = bench.timed(
-    "eigenpairs",
-    {"top_eigenpairs": side.top_eigenpairs, **{name: (task, {"num": 20}) for name, task in tasks.items()}},
-  )
-  true = np.linalg.eigvalsh(np.asarray(side.block().matrix(), np.float64))[::-1][:20]
-  found = {"top_eigenpairs": np.asarray(side.top_eigenpairs().values)}
-  found |= {name: bench.fetch(task, num=20) for name, task in tasks.items()}
-  errors = {name: np.abs(values / true - 1) for name, values in found.items()}
-  result["error"] = {name: float(error.max()) for name, error in errors.items()}
-  result["notes"] = {name: ", ".join(f"{error[i]:.0e}" for i in (0, 4, 19)) for name, error in errors.items()}
-  return "relative error of the 1st, 5th and 20th eigenvalue"
 
 
 def intervals(bench):
@@ -237,7 +359,7 @@ def total(bench):
       "DenseLayer.hessian",
       "structured",
     ),
-    "PyTorch ~": (3 * times("noise", "PyTorch loop ~"), "PyTorch loop ~", "PyHessian ~", "PyTorch"),
+    "PyTorch ~": (3 * times("noise", "PyTorch loop ~"), "PyTorch loop ~", "curvlinops ~", "PyTorch"),
     "structured PyTorch ~": (
       times("noise", "the same in PyTorch, 32 masks"),
       "linear in the distance, PyTorch ~",
@@ -268,13 +390,21 @@ def memory(bench):
   bench.results["memory"] = sizes
 
 
-PARTS = {f.__name__: f for f in (hessian, convolution, noise, point, eigenpairs, intervals, total, memory)}
+OF_ALL_LAYERS = (hessian_product, gauss_newton_product, kfac, kfac_inverse, trace, eigenpairs, density)
+OF_ONE = (hessian, convolution, noise, point, intervals, total, memory)
+PARTS = {f.__name__: f for f in (*OF_ALL_LAYERS, *OF_ONE)}
 
 
-def table(report, name, result, note) -> None:
+def table(report, name, result, note, clock) -> None:
   load = " to ".join(f"{x:.1f}" for x in result["load"])
   first, *_ = result["seconds"]
-  report.table(f"flatness_{name}", f"{name} (load {load})", "seconds", f"time of {first}'s", note)
+  report.table(
+    f"flatness_{name}",
+    f"{name.replace('_', ' ')} (load {load})",
+    f"{'CPU ' * (clock == 'cpu')}seconds",
+    f"time of {first}'s",
+    note,
+  )
   for method, seconds in result["seconds"].items():
     ratio = spread(ratios(seconds, result["seconds"][first]), ".3g")
     report.row(method, spread(seconds, ".3g"), ratio, result.get("notes", {}).get(method, ""))
@@ -311,7 +441,7 @@ def main() -> None:
   parser.add_argument("--parts", default=",".join(PARTS))
   parser.add_argument("--peer-python", default=sys.executable)
   parser.add_argument("--steps", type=int, default=300, help="of training before; 0 leaves random weights")
-  parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+  parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu")
   options = parser.parse_args()
   os.environ["BENCH_CLOCK"] = options.clock
   asked = options.parts.split(",")
@@ -321,14 +451,13 @@ def main() -> None:
   needed = {part for name in asked for part in NEEDED.get(name, ())}
   with tempfile.TemporaryDirectory() as options.folder:
     bench = Bench(options)
-    found = bench.results | {"clock": options.clock, "jax": jax.__version__}
-    print("loss {loss:.3g}, {threads} cores, {clock} seconds, jax {jax}".format(**found), flush=True)
+    print("loss {loss:.3g}, {threads} cores, {clock} seconds".format(**bench.results), flush=True)
     for name, part in PARTS.items():
       if name not in asked and name not in needed:
         continue
       note = part(bench)
       if note:
-        table(report, name, bench.results[name], note)
+        table(report, name, bench.results[name], note, options.clock)
     bench.peer.close()
   if "memory" in bench.results:
     report.table("flatness_memory", "program of jaxreg", "results and temporary memory, MB")
