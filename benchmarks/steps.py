@@ -1,11 +1,12 @@
 """Training steps on a CPU beside PyTorch's, and with a device of JAX for each core.
 
     python benchmarks/steps.py [--rounds 7] [--networks MLP,LeNet,ResNet-20] [--peer-python PYTHON]
-      [--other-python PYTHON]
+      [--other-python PYTHON] [--no-load]
 
 The trainer's whole step with metrics and augmentation, batch 128 (LeNet 50). The convolutions of ResNet-20
 alone, with their gradients, are a floor of its step. Every contestant is a process of its own, and they run
 in turn. Where `models.convolution` does not leave the choice of programs to XLA, one contestant does.
+The last table has the steps beside a process on each core that is always busy.
 `--peer-python` is a Python with PyTorch. One device for each core is `JAX_NUM_CPU_DEVICES`. Our side keeps
 freed memory, as `run.py` does; one contestant leaves that to glibc.
 """
@@ -13,6 +14,7 @@ freed memory, as `run.py` does; one contestant leaves that to glibc.
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 from _convolutions import NAME
 from _peer import Peer
@@ -27,6 +29,7 @@ def main() -> None:
   parser.add_argument("--networks", default=f"MLP,LeNet,ResNet-20,{NAME}")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   parser.add_argument("--other-python", help="a second Python with what jaxreg needs: one more contestant")
+  parser.add_argument("--no-load", action="store_true", help="leave out the steps beside busy processes")
   options = parser.parse_args()
   rounds, seconds = (2, 0.1) if options.quick else (options.rounds, 0.5)
   report = Report(options.json)
@@ -63,9 +66,41 @@ def main() -> None:
     for name, values in times.items():
       cells = spread(milliseconds(values), ".1f"), spread(ratios(values, times[first]))
       report.row(network, name, *cells, numbers=values)
+  if not options.no_load:
+    under_load(report, options.networks.split(","), peers, cores, rounds, seconds)
   for peer in peers.values():
     peer.close()
   report.close()
+
+
+def under_load(
+  report: Report, networks: list[str], peers: dict[str, Peer], cores: int, rounds: int, seconds: float
+) -> None:
+  """The steps of PyTorch and of jaxreg beside a process on each core that is always busy."""
+
+  def beside(run: Callable[[int], float]) -> Callable[[int], float]:
+    def busy(number: int) -> float:
+      others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
+      try:
+        return run(number)
+      finally:
+        for other in others:
+          other.kill()
+          other.wait()
+
+    return busy
+
+  table = by_instructions("steps_load")
+  report.table(table, "network", "contestant", "ms a step", "beside busy processes", "times its quiet step")
+  for network in networks:
+    if network != NAME:
+      runs = {name: peers[name].stepper(network) for name in ("PyTorch", "jaxreg") if name in peers}
+      busy = {f"{name}, busy": beside(run) for name, run in runs.items()}
+      times = alternate({**runs, **busy}, rounds=rounds, seconds=seconds)
+      for name in runs:
+        quiet, loaded = times[name], times[f"{name}, busy"]
+        cells = (spread(milliseconds(values), ".1f") for values in (quiet, loaded))
+        report.row(network, name, *cells, spread(ratios(loaded, quiet)), numbers=[quiet, loaded])
 
 
 def versions(python: str) -> str:
