@@ -3,6 +3,7 @@
 The loop has the network, Optax and functions of the library; from the trainer it takes the names of the keys.
 """
 
+import dataclasses
 import functools
 import inspect
 
@@ -13,21 +14,33 @@ import optax
 import pytest
 
 from configs.toolbox_digits import TOOLBOX, get_config
-from jaxreg import adversarial, augment, averaging, constraints, losses, noise, objective, paths, penalties
+from jaxreg import (
+  adversarial,
+  augment,
+  averaging,
+  constraints,
+  ensembles,
+  losses,
+  noise,
+  objective,
+  paths,
+  penalties,
+)
 from jaxreg.train import keys
 from jaxreg.train.assemble.from_config import build
-from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.load_data import load_data, make_order
 from jaxreg.train.config.choices import chosen_all
 
 STEPS = 3
-# Their objective is that of the row `none`: they average, combine, or choose other examples.
-ELSEWHERE = ("average.", "ensemble", "replicas", "evaluate.", "data.", "epochs", "eval_every")
-ROWS = [
-  name
-  for name, fields in TOOLBOX.items()
-  # The multiplier of a limit is no part of an objective.
-  if name != "l2_limit" and (name == "none" or not all(field.startswith(ELSEWHERE) for field in fields))
-]
+# Beside the objective of the row `none`: what predicts, from a run that is short enough to average in.
+AVERAGES = {
+  "ema": {},
+  "swa": {"steps": 6, "average.swa.start": 0.4, "average.swa.every": 2},
+  "swag": {"steps": 6, "average.swag.every": 1},
+  "early_stopping": {"optimizer.learning_rate": 0.3, "average.early_stopping.patience": 1},
+}
+ENSEMBLES = ("bagging", "deep_ensemble")
+ROWS = [name for name in TOOLBOX if name not in (*AVERAGES, *ENSEMBLES)]
 QUICK = ("l2", "gaussian_noise", "mixup")
 
 
@@ -130,7 +143,7 @@ def method_loss(config):
   return lambda outputs, labels: getattr(losses, name)(**outputs, labels=labels, **options)
 
 
-def make_terms(config, step_keys, reference):
+def make_terms(config, step_keys, reference, dual):
   """The row's terms; each draws from the key that it has in the trainer."""
   mask, terms = getattr(paths, config.regularizers.mask), {}
   augmented = [each for each in chosen_all(config, "noise") if each.kind == "label_noise"]
@@ -153,7 +166,7 @@ def make_terms(config, step_keys, reference):
       terms[on] = objective.perturbation(first, on=on)
   for each in chosen_all(config, "regularizers"):
     options = {name: value for name, value in each.options.items() if name not in ("weight", "limit")}
-    weight = each.options["weight"]
+    weight = dual.multiplier if each.options.get("limit") else each.options["weight"]
     if each.name in TERMS:
       if "clip" in options:
         options["clip"] = options["clip"] or None
@@ -193,8 +206,10 @@ def mixed_network(params, x, mixing):
 def composed_step(config, program):
   """The start of the optimizer, and a user's own step, `-> (loss, (params, model_state, ...))`."""
   loss, optimizer = method_loss(config), make_optimizer(config, program.schedule)
+  limits = {each.name: each.options.get("limit") for each in chosen_all(config, "regularizers")}
 
-  def step(params, model_state, opt_state, average, batch, number, root, reference):
+  def step(params, model_state, opt_state, kept, batch, number, root, reference):
+    average, dual = kept
     step_keys = keys.streams(keys.step(root, number))
 
     def loss_fn(params, batch, *, key):
@@ -210,7 +225,7 @@ def composed_step(config, program):
       aux = {"outputs": outputs, "features": features, "model_state": new}
       return loss(outputs, batch["labels"]), aux
 
-    regularized = objective.compose(loss_fn, make_terms(config, step_keys, reference), has_aux=True)
+    regularized = objective.compose(loss_fn, make_terms(config, step_keys, reference, dual), has_aux=True)
     where = batch["labels"] >= 0
     batch = {
       **batch,
@@ -223,15 +238,22 @@ def composed_step(config, program):
     updates, opt_state = optimizer.update(grads, opt_state, params)
     params = optax.apply_updates(params, updates)
     average = averaging.ema_update(average, params, **config.average.ema.to_dict())
-    return value, (params, {**model_state, **aux["model_state"]}, opt_state, average)
+    if limit := limits.get("l2"):
+      rate = config.regularizers.dual_learning_rate
+      dual = constraints.dual_step(dual, penalties.l2(params), bound=limit, learning_rate=rate)
+    return value, (params, {**model_state, **aux["model_state"]}, opt_state, (average, dual))
 
-  return optimizer.init, jax.jit(step)
+  def start(params, model_state):
+    kept = averaging.ema_init(params), constraints.dual_init()
+    return params, model_state, optimizer.init(params), kept
+
+  return start, jax.jit(step)
 
 
-def make_batches(config, data):
+def make_batches(config, data, steps=STEPS):
   """Some labelled digits, and some without a label where the row has them."""
   images, labels = data.train.inputs, data.train.labels
-  for number in range(STEPS):
+  for number in range(steps):
     size = config.batch_size + config.data.unlabelled.batch_size
     index = np.random.default_rng(number).choice(len(images), size, replace=len(images) < size)
     known = np.where(np.arange(size) < config.batch_size, labels[index], -1).astype(np.int32)
@@ -245,13 +267,15 @@ def test_a_row_of_the_toolbox_is_composed(row):
   config = get_config(row)
   if row == "distillation":
     config.teacher.workdir = "runs/none"
+  if row == "l2_limit":
+    config.regularizers.l2.limit = 60.0  # the weights begin below the row's limit
   data = load_data(config)
   program = build(config, data.describe(), teacher=teacher if row == "distillation" else None)
   state = jax.jit(program.init)(0)
-  init, step = composed_step(config, program)
+  start, step = composed_step(config, program)
   train_step = jax.jit(program.train_step)
   reference, root = state.params, state.key
-  ours = (state.params, state.model_state, init(state.params), averaging.ema_init(state.params))
+  ours = start(state.params, state.model_state)
   for number, batch in enumerate(make_batches(config, data)):
     state, metrics = train_step(state, batch)
     value, ours = step(*ours, batch, number, root, reference)
@@ -261,3 +285,126 @@ def test_a_row_of_the_toolbox_is_composed(row):
   assert max(changed) > 1e-4
   for one, other in zip(*map(jax.tree.leaves, (ours[:2], (state.params, state.model_state))), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+  if row == "l2_limit":
+    multiplier = state.extras["multipliers"]["l2"].multiplier
+    assert multiplier > 1e-4
+    np.testing.assert_allclose(ours[3][1].multiplier, multiplier, rtol=1e-6)
+
+
+def predicted(program, params, inputs):
+  """The log-probabilities of stored inputs."""
+  return losses.softmax_log_probs(program.model.apply({"params": params}, inputs / 16, train=False)["logits"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", AVERAGES)
+def test_what_predicts_is_averaged(row):
+  config = get_config(row)
+  config.update_from_flattened_dict(AVERAGES[row])
+  data = load_data(config)
+  program = build(config, data.describe())
+  options = config.average[row].to_dict()
+  state = jax.jit(program.init)(0)
+  start, step = composed_step(config, program)
+  train_step, root, reference = jax.jit(program.train_step), state.key, state.params
+  ours, inputs, labels = start(state.params, {}), data.val.inputs[:40], data.val.labels[:40]
+  swa, swag = averaging.swa_init(state.params), averaging.swag_init({"params": state.params})
+  best = averaging.early_stopping_init(state.params)
+  for number, batch in enumerate(make_batches(config, data, steps=6)):
+    state, _ = train_step(state, batch)
+    if not best.should_stop:
+      ours = step(*ours, batch, number, root, reference)[1]
+    if row == "early_stopping":
+      wrong = lambda params: (predicted(program, params, inputs).argmax(-1) != labels).mean()
+      state = program.evaluated(state, wrong(state.params))
+      best = averaging.early_stopping_update(best, ours[0], wrong(ours[0]), **options)
+    if number in (3, 5):  # after step 2 of 6, every second, to the last
+      swa = averaging.swa_update(swa, ours[0])
+    if number > 1:
+      swag = averaging.swag_update(swag, {"params": ours[0]})
+
+  def draw(key):
+    for_params, _ = jax.random.split(key)
+    return predicted(
+      program, averaging.swag_sample(for_params, swag, scale=options["scale"])["params"], inputs
+    )
+
+  key = lambda: jax.random.key(7)
+  if row == "early_stopping":
+    assert best.should_stop
+    assert 0 <= best.best_step < 4
+    assert state.extras["average"].best_step == best.best_step
+  if row == "swag":
+    ours = ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key(), options["samples"])))
+  else:
+    averages = {"ema": ours[3][0], "swa": swa, "early_stopping": best}
+    ours = predicted(program, averages[row].params, inputs)
+  got = program.predict_fn(program.predicting(state), inputs / 16, key())
+  np.testing.assert_allclose(ours, got, rtol=1e-6, atol=2e-6)
+  plain = predicted(program, state.params, inputs)
+  assert row == "early_stopping" or np.abs(got - plain).max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ENSEMBLES)
+def test_members_are_trained_and_combined(row):
+  """The members begin, draw and learn as `ensembles` says; from the trainer come names of keys and orders."""
+  config = get_config(row)
+  data = load_data(config)
+  program, seeds = build(config, data.describe()), np.arange(config.replicas, dtype=np.uint32)
+  order, images, labels = make_order(config, data), data.train.inputs, data.train.labels
+  states = jax.jit(jax.vmap(program.init))(seeds)
+  start, step = composed_step(config, program)
+
+  def init(seed):
+    _, key = keys.root(seed)
+    return start(program.model.init(key, jnp.zeros((1, 8, 8, 1)), train=False)["params"], {})
+
+  ours = ensembles.ensemble_apply(init, seeds)
+  chosen = [np.arange(len(images))] * len(seeds)
+  if config.data.bootstrap:
+    draw = functools.partial(ensembles.bootstrap_indices, num_examples=len(images), num_members=1)
+    chosen = [np.asarray(draw(keys.bootstrap(seed)))[0] for seed in seeds]
+
+  def batches(indices):
+    weights = np.ones(indices.shape, np.float32)
+    return {"inputs": images[indices], "labels": labels[indices].astype(np.int32), "weights": weights}
+
+  def member(given, number):
+    state, batch, seed = given
+    return step(*state, batch, number, keys.root(seed)[0], None)[1]
+
+  train_step = jax.jit(jax.vmap(program.train_step))
+  for number in range(STEPS):
+    states, _ = train_step(states, batches(order(number)))
+    plain = dataclasses.replace(order, drawn=())(number)
+    own = batches(np.stack([chosen[each][rows] for each, rows in enumerate(plain)]))
+    ours = ensembles.ensemble_apply(member, (ours, own, seeds), number)
+  inputs = data.test.inputs[:40]
+  ours = ensembles.ensemble_apply(lambda params: predicted(program, params, inputs), ours[0])
+  predict = lambda state: program.predict_fn(state, inputs / 16, jax.random.key(0))
+  got = program.target.mean(jax.vmap(predict)(states))
+  np.testing.assert_allclose(ensembles.arithmetic(ours), got, rtol=1e-6, atol=2e-6)
+  assert np.ptp(ours, axis=0).max() > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["mc_dropout", "geometric_mean", "weight_scaling_mean"])
+def test_predictions_average_over_the_noise(row):
+  config = get_config(row)
+  data = load_data(config)
+  program, samples = build(config, data.describe()), config.evaluate.mc_samples
+  state, inputs = jax.jit(program.init)(0), data.test.inputs[:40] / 16
+  key = lambda: jax.random.key(7)
+
+  def log_probs(key):
+    rngs = {} if key is None else {"dropout": jax.random.split(key)[0]}
+    outputs = program.model.apply({"params": state.params}, inputs, train=key is not None, rngs=rngs)
+    return losses.softmax_log_probs(outputs["logits"])
+
+  ours = log_probs(None)
+  if samples:
+    mean = getattr(ensembles, config.evaluate.combine)
+    ours = mean(jax.lax.map(log_probs, jax.random.split(key(), samples)))
+    assert np.abs(ours - log_probs(None)).max() > 1e-2
+  np.testing.assert_allclose(ours, program.predict_fn(state, inputs, key()), rtol=1e-6, atol=2e-6)
