@@ -69,11 +69,11 @@ def kernels():
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.thorough)])
 def test_one_network_in_four_forms_trains_to_the_same_numbers(kernels, precision):
-  """From the same parameters, with noise, a mix of examples, and terms of features and predictions."""
+  """From the same parameters, with noise, mixes of inputs and of features, and terms of both ends."""
   fields = {
     "precision": precision,
     "noise.names": ("gaussian_noise",),
-    "augment.names": ("mixup",),
+    "augment.names": ("mixup", "manifold_mixup"),
     "regularizers.names": ("l1_activity", "entropy"),
   }
   found = {}
@@ -273,6 +273,10 @@ def test_mistakes_are_one_line():
     train.RunError, match=r"^model\.name: Wide takes width from the data, .* a default, which"
   ):
     make("Wide")
+  mixed = {"augment.names": ("manifold_mixup",), "augment.manifold_mixup.layers": ("backbone/layers/1",)}
+  for name in FORMS[1:]:
+    with pytest.raises(train.RunError, match=r"layers: must be among backbone, head, .* mixed inside of it$"):
+      make(name, mixed)
   shape = {"input_shape": (8, 8, 1), "num_classes": 10, "num_examples": 128}
   with pytest.raises(train.RunError, match=r"^init_fn, apply_fn: must be given together"):
     train.make_program(make_config("PLAIN"), init_fn=backbones.init_fn, **shape)

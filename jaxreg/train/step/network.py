@@ -17,7 +17,7 @@ from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.lookup import Chosen
-from jaxreg.train.step.adapted import as_linen
+from jaxreg.train.step.adapted import Adapted, as_linen
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, PyTree
 
 Noises = Mapping[str, Sequence[Callable[[Key, PyTree], PyTree]]]  # under the name of what they perturb
@@ -93,6 +93,7 @@ def _mixed_layers(mixing: Mixing | None, *, whole: bool) -> Generator[None]:
     yield
     return
   called: set[str] = set()
+  foreign: set[str] = set()
 
   def mix(
     function: Callable[..., PyTree],
@@ -104,6 +105,8 @@ def _mixed_layers(mixing: Mixing | None, *, whole: bool) -> Generator[None]:
     if context.method_name != "__call__" or not args:
       return function(*args, **kwargs)
     called.add(name)
+    if isinstance(context.module, Adapted):
+      foreign.add(name)
     if name in mixing.shares:
       args = (augment.mix_hidden(args[0], mixing, layer=name), *args[1:])
     return function(*args, **kwargs)
@@ -111,8 +114,9 @@ def _mixed_layers(mixing: Mixing | None, *, whole: bool) -> Generator[None]:
   with nn.intercept_methods(mix):
     yield
   if whole and (missing := mixing.shares.keys() - called):
+    hint = f"; {', '.join(foreign)} is no Linen module, and nothing is mixed inside of it" if foreign else ""
     raise ValueError(
-      f"layers must be among {', '.join(sorted(called - {''}))}, got {', '.join(sorted(missing))}"
+      f"layers must be among {', '.join(sorted(called - {''}))}, got {', '.join(sorted(missing))}{hint}"
     )
 
 
