@@ -541,6 +541,30 @@ def test_strengths_may_be_traced():
   np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+def test_another_strength_compiles_nothing():
+  """Weights of penalties and example terms, and options of both and of a perturbation."""
+  params, batch = network()
+  calls, count = counted()
+
+  @jax.jit
+  def step(strengths, key):
+    terms = {
+      "elastic": penalty(penalties.elastic_net, weight=strengths["l1"], ratio=strengths["ratio"]),
+      "noise": perturbation(noise.gaussian_noise, on="inputs", std=strengths["std"]),
+      "r_drop": example_term(consistency, weight=strengths["r_drop"]),
+      "distilled": example_term(distilled, weight=strengths["weight"], temperature=strengths["temperature"]),
+    }
+    return jax.value_and_grad(compose(count, terms, has_aux=True), has_aux=True)(params, batch, key=key)
+
+  def distilled(key, view, *, temperature):
+    return losses.distillation(view.aux["logits"], 2 * view.batch["inputs"], temperature=temperature)
+
+  names = ("l1", "ratio", "std", "r_drop", "weight", "temperature")
+  found = [step(dict.fromkeys(names, value), jax.random.key(0))[0][0] for value in (0.1, 0.9, 0.5)]
+  assert len(calls) == 2  # of one trace: the loss's pass, and that of R-Drop
+  assert len(np.unique(found)) == 3
+
+
 def test_devices_are_averaged_for_a_sum_counts_the_penalty_once_a_device():
   params, batch = network()
   composed = compose(loss_fn, several(), has_aux=True)
