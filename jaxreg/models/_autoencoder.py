@@ -1,10 +1,13 @@
 """An autoencoder with one hidden layer, denoising if its inputs or hidden units are noisy."""
 
+import functools
 import math
 
 from flax import linen as nn
 
 from jaxreg import noise
+from jaxreg._checks import acts
+from jaxreg.models._hidden_noise import dropped
 from jaxreg.models._layers import flatten, initializers
 from jaxreg.typing import Array
 
@@ -40,16 +43,14 @@ class Autoencoder(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> dict[str, Array]:
-    inputs, init = flatten(x), initializers(self.initializer)
-    if train and self.input_dropout_rate:
-      inputs = noise.dropout(self.make_rng("dropout"), inputs, rate=self.input_dropout_rate, inverted=False)
-    if train and self.input_noise:
+    init = initializers(self.initializer)
+    masking = functools.partial(noise.dropout, inverted=False)
+    inputs = dropped(self, flatten(x), self.input_dropout_rate, train=train, function=masking)
+    if train and acts(self.input_noise):
       inputs = noise.gaussian_noise(self.make_rng("dropout"), inputs, std=self.input_noise)
     encoder = nn.Dense(self.width, name="encoder", **init)
     hidden = nn.relu(encoder(inputs))
-    kept = hidden
-    if train and self.dropout_rate:
-      kept = noise.dropout(self.make_rng("dropout"), hidden, rate=self.dropout_rate)
+    kept = dropped(self, hidden, self.dropout_rate, train=train)
     if self.tied:
       bias = self.param("decoder_bias", init["bias_init"], inputs.shape[-1:])
       outputs = kept @ encoder.variables["params"]["kernel"].T + bias[None]

@@ -5,11 +5,19 @@ from functools import partial
 from typing import Any
 
 from jaxreg import noise
+from jaxreg._checks import acts
 from jaxreg.typing import Array, Key
 
 ON_UNITS = ("dropout", "gaussian_dropout")
 ON_MAPS = ("spatial_dropout", "drop_block")
 DROPOUTS = (*ON_UNITS, *ON_MAPS)
+
+
+def dropped(
+  module: Any, x: Array, rate: float, *, train: bool, function: Callable[..., Array] = noise.dropout
+) -> Array:
+  """`function` of `x` in training; a rate that is known to be 0 draws nothing."""
+  return function(module.make_rng("dropout"), x, rate=rate) if train and acts(rate) else x
 
 
 def make_drop(module: Any) -> Callable[[Key, Array], Array]:
@@ -34,13 +42,13 @@ def disturbed(module: Any, x: Array, *, train: bool, kinds: tuple[str, ...] = DR
     train: whether to draw.
     kinds: the values of `dropout` that act on these features; Gaussian noise acts on all.
   """
-  if train and module.dropout_rate and module.dropout in kinds:
+  if train and acts(module.dropout_rate) and module.dropout in kinds:
     x = make_drop(module)(module.make_rng("dropout"), x)
   return noisy(module, x, train=train)
 
 
 def noisy(module: Any, x: Array, *, train: bool) -> Array:
   """Adds Gaussian noise with the standard deviation `hidden_noise_std` in training."""
-  if not (train and module.hidden_noise_std):
+  if not (train and acts(module.hidden_noise_std)):
     return x
   return noise.gaussian_noise(module.make_rng("dropout"), x, std=module.hidden_noise_std)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg._checks import check_choice
+from jaxreg._checks import acts, check_choice
 from jaxreg.models import _dense_layers as kinds
-from jaxreg.models._hidden_noise import noisy
+from jaxreg.models._hidden_noise import dropped, noisy
 from jaxreg.models._layers import flatten, initializers
 from jaxreg.typing import Array
 
@@ -51,7 +51,7 @@ class MLP(nn.Module):
     if min(self.widths, default=1) < 1:
       raise ValueError(f"widths must be at least 1, got {tuple(self.widths)}")
     rates = self.dropout_rates or [self.dropout_rate] * len(self.widths)
-    if len(rates) != len(self.widths) or (self.dropout_rates and self.dropout_rate):
+    if len(rates) != len(self.widths) or (self.dropout_rates and acts(self.dropout_rate)):
       raise ValueError(
         f"dropout_rates must be empty or hold one rate for each of the {len(self.widths)} hidden layers "
         f"with dropout_rate 0, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
@@ -59,9 +59,7 @@ class MLP(nn.Module):
     check_choice(self.dropout, "dropout", ("dropout", "gaussian_dropout", "alpha_dropout"))
     check_choice(self.activation, "activation", ("relu", "selu", "tanh", "sigmoid"))
     check_choice(self.layer, "layer", ("dense", *LAYERS))
-    x = flatten(x)
-    if train and self.input_dropout_rate:
-      x = noise.dropout(self.make_rng("dropout"), x, rate=self.input_dropout_rate)
+    x = dropped(self, flatten(x), self.input_dropout_rate, train=train)
     for number, (width, rate) in enumerate(zip(self.widths, rates)):
       name = f"Dense_{number}"  # layers of every kind have the same names
       if self.layer == "dense":
@@ -69,7 +67,6 @@ class MLP(nn.Module):
       else:
         x = LAYERS[self.layer](width, initializer=self.initializer, name=name)(x, train=train)
       x = getattr(nn, self.activation)(x)
-      if train and rate:
-        x = getattr(noise, self.dropout)(self.make_rng("dropout"), x, rate=rate)
+      x = dropped(self, x, rate, train=train, function=getattr(noise, self.dropout))
       x = noisy(self, x, train=train)
     return x

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg._checks import check_choice, check_count
+from jaxreg._checks import acts, check_choice, check_count
 from jaxreg.models._branches import BRANCH_NOISES, branch
 from jaxreg.models._hidden_noise import DROPOUTS, make_drop, noisy
 from jaxreg.models._layers import Conv, check_images
@@ -224,7 +224,7 @@ def _dropped(block: Any, x: Array) -> Array:
 
 
 def _scaled(block: Any, y: Array) -> Array:
-  return LayerScale(block.layer_scale)(y) if block.layer_scale else y
+  return LayerScale(block.layer_scale)(y) if acts(block.layer_scale) else y
 
 
 def _conv(module: Any) -> Any:
@@ -233,7 +233,7 @@ def _conv(module: Any) -> Any:
 
 def _block_options(module: Any, train: bool) -> dict[str, Any]:
   """The fields of a block that its network sets."""
-  drop = make_drop(module) if train and module.dropout_rate else None
+  drop = make_drop(module) if train and acts(module.dropout_rate) else None
   options = {"branch_noise": module.branch_noise, "layer_scale": module.layer_scale}
   return {"drop": drop, "train": train, "conv": _conv(module), **options}
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg._checks import check_choice, check_count, check_range
+from jaxreg._checks import acts, check_choice, check_count, check_range
+from jaxreg.models._hidden_noise import dropped
 from jaxreg.typing import Array
 
 
@@ -57,16 +58,13 @@ class RNN(nn.Module):
     if train and self.num_kept:
       x = noise.token_dropout(self.make_rng("dropout"), x, num_kept=self.num_kept)
     state = jnp.zeros((x.shape[0], self.width), x.dtype)
-    mask = jnp.ones_like(state)
-    if train and self.input_dropout_rate:
-      x = noise.recurrent_dropout(self.make_rng("dropout"), x, rate=self.input_dropout_rate)
-    if train and self.dropout_rate:
-      mask = noise.dropout(self.make_rng("dropout"), mask, rate=self.dropout_rate)
+    x = dropped(self, x, self.input_dropout_rate, train=train, function=noise.recurrent_dropout)
+    mask = dropped(self, jnp.ones_like(state), self.dropout_rate, train=train)
     gates = 3 if self.cell == "gru" else 1
     of_input = _Gates(self.width, gates, True, nn.initializers.glorot_uniform(), name="input")
     of_state = _Gates(self.width, gates, False, nn.initializers.orthogonal(), name="recurrent")
     params = {"input": of_input(x.shape[-1]), "recurrent": of_state(self.width)}
-    noisy = train and self.weight_noise_std > 0
+    noisy = train and acts(self.weight_noise_std)
     key = self.make_rng("dropout") if noisy else None
     cell = _gru if self.cell == "gru" else _tanh
 

@@ -7,8 +7,9 @@ import numpy as np
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg._checks import check_count
+from jaxreg._checks import acts, check_count
 from jaxreg._sharding import partitioned
+from jaxreg.models._hidden_noise import dropped
 from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
@@ -103,11 +104,11 @@ class Transformer(nn.Module):
     # Linen's own look-up refuses explicit axes.
     look_up = lambda tokens, table: jnp.take(table, tokens, axis=0)
     x = partitioned(look_up, tokens, self.embedding.embedding) * self.d_model**0.5
-    if train and self.embedding_noise_alpha:
+    if train and acts(self.embedding_noise_alpha):
       alpha, key = self.embedding_noise_alpha, self.make_rng("dropout")
       x = noise.embedding_noise(key, x, alpha=alpha, where=tokens != PAD)
     x += jnp.asarray(_positional_encoding(tokens.shape[1], self.d_model), x.dtype)[None]
-    return _dropout(self, x, self.dropout_rate, train)
+    return dropped(self, x, self.dropout_rate, train=train)
 
 
 def _positional_encoding(length: int, d_model: int) -> np.ndarray:
@@ -186,11 +187,7 @@ class _DecoderLayer(nn.Module):
 
 
 def _add_and_norm(module: nn.Module, x: Array, y: Array, name: str, rate: float, train: bool) -> Array:
-  return nn.LayerNorm(name=name)(x + _dropout(module, y, rate, train))
-
-
-def _dropout(module: nn.Module, x: Array, rate: float, train: bool) -> Array:
-  return noise.dropout(module.make_rng("dropout"), x, rate=rate) if train and rate else x
+  return nn.LayerNorm(name=name)(x + dropped(module, y, rate, train=train))
 
 
 def _dense(features: int, name: str, *, use_bias: bool = True) -> nn.Dense:

@@ -2,7 +2,7 @@
 
 from flax import linen as nn
 
-from jaxreg import noise
+from jaxreg.models._hidden_noise import dropped
 from jaxreg.models._layers import check_images, conv_5x5, flatten, initializers
 from jaxreg.typing import Array
 
@@ -27,6 +27,4 @@ class TutorialCNN(nn.Module):
     for channels in (32, 64):
       x = conv_5x5(x, channels, padding="SAME", initializer=self.initializer)
     x = nn.relu(nn.Dense(1024, **initializers(self.initializer))(flatten(x)))
-    if train and self.dropout_rate:
-      x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)
-    return x
+    return dropped(self, x, self.dropout_rate, train=train)

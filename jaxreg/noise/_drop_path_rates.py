@@ -1,18 +1,18 @@
 """The rates of stochastic depth along a network."""
 
-import numpy as np
+from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_count, check_option
 
 
-def drop_path_rates(rate: float, num_blocks: int, *, schedule: str = "linear") -> list[float]:
+def drop_path_rates(rate: ArrayLike, num_blocks: int, *, schedule: str = "linear") -> list[ArrayLike]:
   r"""Computes the probability of dropping for each block.
 
   .. math:: r_l = \frac{l}{L} r \ \text{(linear)}, \quad \frac{l - 1}{L - 1} r \ \text{(linear from zero)},
     \quad r \ \text{(constant)}, \qquad l = 1, \dots, L
 
   Args:
-    rate: `r`, the probability for the last block, in [0, 1].
+    rate: `r`, the probability for the last block, in [0, 1]; may be traced.
     num_blocks: `L`, the number of blocks.
     schedule: `linear`, the source's; `linear_from_zero`, timm's, whose first block is never dropped; or
       `constant`.
@@ -34,4 +34,4 @@ def drop_path_rates(rate: float, num_blocks: int, *, schedule: str = "linear") -
     return [rate] * num_blocks
   if schedule == "linear":
     return [rate * block / num_blocks for block in range(1, num_blocks + 1)]
-  return np.linspace(0, rate, num_blocks).tolist()
+  return [rate * block / max(num_blocks - 1, 1) for block in range(num_blocks)]

@@ -1,7 +1,10 @@
 """Rows that differ only in strengths and seeds train in one program, to what they reach apart."""
 
+import dataclasses
 import fnmatch
+import itertools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -39,7 +42,8 @@ FIXED = {
   "augment.random_erasing.max_aspect": "bounds the shape of the erased area",
   "method.bi_tempered.loss.t2": "the normaliser is a custom derivative for one t2",
   "optimizer.reparameterize.scale": "the map and its inverse are compared on numbers",
-  "regularizers.*.limit": "0 is a penalty of fixed weight, and other limits have a multiplier",
+  "method.class_weights_limit": "weights are made once, from known counts",
+  "optimizer.schedule.warmup_epochs": "decides a number of steps, of which Optax makes the schedule",
 }
 
 
@@ -113,6 +117,105 @@ def test_runs_at_different_steps_go_on_apart(tmp_path, light_runs, capsys, monke
   )
 
 
+MLP = {"model.MLP.dropout_rate": 0.0}
+RNN = {"model.name": "RNN"}
+RESNET = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 2}
+BRANCH = {
+  "model.CifarResNet.branch_noise": "shake_drop",
+  "model.CifarResNet.branch_schedule": "linear_from_zero",
+}
+LIMIT = {"regularizers.names": ("l2",), "regularizers.l2.limit": 1.0}
+# Two values of a strength, and the fields that make a run read it.
+TRACED = {
+  "average.early_stopping.min_delta": ((0.0, 0.9), {"average.name": "early_stopping", **MLP}),
+  "average.ema.decay": ((0.5, 0.9), {"average.name": "ema", **MLP}),
+  "average.swa.start": ((0.0, 0.7), {"average.name": "swa", "average.swa.every": 1, **MLP}),
+  "average.swag.scale": (
+    (0.0, 2.0),
+    {"average.name": "swag", "average.swag.every": 1, "average.swag.start": 0.0, **MLP},
+  ),
+  "model.CifarResNet.branch_rate": ((0.2, 0.5), {**RESNET, **BRANCH}),
+  "model.CifarResNet.layer_scale": ((0.1, 0.5), RESNET),
+  "model.MLP.dropout_rate": ((0.3, 0.6), {}),
+  "model.MLP.hidden_noise_std": ((0.1, 0.5), {}),
+  "model.MLP.input_dropout_rate": ((0.3, 0.6), {}),
+  "model.RNN.dropout_rate": ((0.3, 0.6), RNN),
+  "model.RNN.weight_noise_std": ((0.1, 0.3), RNN),
+  "model.unbalance": ((0.1, 1.0), MLP),
+  "optimizer.clip_norm": ((0.0, 0.1), MLP),
+  "optimizer.schedule.cosine.final": ((0.0, 0.5), {"optimizer.schedule.name": "cosine", **MLP}),
+  "optimizer.weight_decay.rate": ((0.0, 0.1), MLP),
+  "regularizers.dual_learning_rate": ((0.01, 0.1), {**LIMIT, **MLP}),
+  "regularizers.l2.limit": ((1.0, 30.0), {**LIMIT, **MLP}),
+}
+QUICK = ("average.ema.decay", "model.MLP.dropout_rate", "optimizer.clip_norm")
+
+
+def run_of(program, state):
+  """What a run of four steps, with an evaluation after each, comes to; and its losses."""
+  batch = runs.digits_batch(32)
+
+  def step(state, _):
+    state, metrics = program.train_step(state, batch)
+    loss = metrics["loss"][0] / metrics["loss"][1]
+    return state if program.evaluated is None else program.evaluated(state, loss), loss
+
+  state, losses = jax.lax.scan(step, state, length=4)
+  return state.variables, state.extras, losses, program.predict_step(state, batch, 0)
+
+
+@pytest.mark.parametrize(
+  "field", [pytest.param(field, marks=() if field in QUICK else pytest.mark.thorough) for field in TRACED]
+)
+def test_a_traced_strength_is_the_number(field):
+  """One program of both values gives what a program of each value gives."""
+  values, fields = TRACED[field]
+  given = {"method.name": "softmax", "optimizer.name": "sgd", "steps": 4, **fields}
+  configs = [runs.make_config({**given, field: value}) for value in values]
+  data = load_data(configs[0]).describe()
+  programs = [build(config, data) for config in configs]
+  both = sweep(programs[0], configs[0], data, [field])
+  start = lambda value: run_of(both, both.init((3, {field: value})))
+  got = jax.jit(jax.vmap(start))(np.float32(values))
+  for number, program in enumerate(programs):
+    want = jax.jit(lambda seed, program=program: run_of(program, program.init(seed)))(3)
+    alone = jax.tree.map(lambda x, number=number: x[number], got)
+    chex.assert_trees_all_close(alone, want, rtol=1e-4, atol=1e-5)
+  assert max(np.ptp(np.float64(x), axis=0).max() for x in jax.tree.leaves(got)) > 1e-3
+
+
+def compiled_for(folder, strengths):
+  """How often XLA compiles while runs of these strengths train together."""
+  planned = []
+  for number, values in enumerate(strengths):
+    config = runs.make_config({"method.name": "softmax", "steps": 3, "log.trackers": (), **values})
+    planned.append(together.Planned(f"run {number}", config, folder / str(number)))
+  compiled = []
+
+  def listen(event, duration, **_):
+    compiled.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    together.train_together(planned)
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  assert all(manifest.good_steps(run.folder).keys() == {3} for run in planned)
+  return len(compiled)
+
+
+@pytest.mark.thorough
+def test_more_rows_compile_nothing_more(tmp_path):
+  """Rows of other strengths are in the program of the first two; a row with dropout 0 is another program."""
+  fields = ("optimizer.learning_rate", "optimizer.clip_norm", "model.MLP.dropout_rate")
+  rows = [dict(zip(fields, values)) for values in itertools.product((0.1, 0.2), (0.0, 1.0), (0.3, 0.5))]
+  # The first call also compiles what JAX keeps for the others, such as single operations.
+  _, four, eight = (compiled_for(tmp_path / str(number), rows[:: 8 // number]) for number in (2, 4, 8))
+  assert 0 < eight <= four
+  off = [{**row, "model.MLP.dropout_rate": 0.0} for row in rows]
+  assert compiled_for(tmp_path / "off", [*rows, *off]) > eight
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [group for group in REGISTRY if f"{group}.".startswith(together.SECTIONS)])
 def test_numbers_of_the_trainer_are_traced_or_fixed_for_a_reason(group):
@@ -128,9 +231,12 @@ def test_numbers_of_the_trainer_are_traced_or_fixed_for_a_reason(group):
     ]
     free = [field for field in fields if not any(fnmatch.fnmatch(field, glob) for glob in FIXED)]
     by = CHOICES[group]
+    on = {field: 0.5 for field in free if together.SWITCHES.fullmatch(field)}
     try:
-      config = runs.make_config({by: (name,) if row_of(by).kind == tuple[str, ...] else name})
+      config = runs.make_config({**on, by: (name,) if row_of(by).kind == tuple[str, ...] else name})
       data = load_data(config).describe()
+      if group == "model":  # images that every network for images takes
+        data = dataclasses.replace(data, input_shape=(32, 32, 3))
       program = build(config, data)
     except train.RunError:  # other data, or an option without a default
       continue

@@ -49,7 +49,7 @@ from jaxreg.train.step.regularizers import (
   most_labels,
 )
 from jaxreg.train.step.schedule import make_schedule
-from jaxreg.train.step.state import SweptState
+from jaxreg.train.step.state import SweptState, TrainState
 from jaxreg.train.step.step import make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.typing import Array, Objective, Params, PyTree
@@ -107,18 +107,20 @@ def sweep(program: Program, config: Config, data: DataSpec, fields: Sequence[str
     return function
 
   number = jax.ShapeDtypeStruct((), jnp.float32)
-  functions = ("train_step", "predict_fn", "predict_step", "eval_step")
+  functions = ("train_step", "predict_fn", "predict_step", "eval_step", "evaluated")
   try:
-    program = dataclasses.replace(
+    several = dataclasses.replace(
       program,
       init=init,
       abstract=jax.eval_shape(init, (jax.ShapeDtypeStruct((), jnp.uint32), dict.fromkeys(fields, number))),
-      **{name: swept(name) for name in functions},
+      **{name: swept(name) for name in functions if getattr(program, name)},
     )
-    _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
+    _trace(several, data, config.batch_size + config.data.unlabelled.batch_size)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(f"{', '.join(fields)}: cannot be traced ({first_line(error)})") from error
-  return program
+  if _shapes(dataclasses.replace(several.abstract, strengths={})) != _shapes(program.abstract):
+    raise RunError(f"{', '.join(fields)}: cannot be traced (they change the state)")
+  return several
 
 
 def make_program(
@@ -230,6 +232,7 @@ def _assemble(
     predict_step=predict_step,
     eval_step=eval_step,
     values_fn=values_fn,
+    evaluated=extras.evaluated,
     extras=extras,
     ensemble=config.ensemble,
     method=method,
@@ -380,6 +383,10 @@ def _class_weights(config: Config, data: DataSpec) -> Array | None:
   if 0 < limit < 1:
     raise RunError(f"method.class_weights_limit: must be 0 or at least 1, got {limit}")
   return losses.class_weights(np.asarray(data.class_counts), scheme=scheme, limit=limit or None)
+
+
+def _shapes(state: TrainState) -> list[tuple[tuple[int, ...], np.dtype]]:
+  return [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
 
 
 def _trace(program: Program, data: DataSpec, batch_size: int) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +42,9 @@ from jaxreg.train.step.state import SweptState, TrainState
 from jaxreg.typing import Array
 
 # The sections whose numbers may be strengths; others change the network, the data or what is reported.
-SECTIONS = ("augment.", "method.", "noise.", "optimizer.", "regularizers.")
+SECTIONS = ("augment.", "average.", "method.", "model.", "noise.", "optimizer.", "regularizers.")
+# With a 0 in these fields nothing is drawn or kept, so that 0 is another program than all other numbers.
+SWITCHES = re.compile(r"model\..*|regularizers\..*\.limit")
 
 
 class Planned(NamedTuple):
@@ -84,7 +87,8 @@ def _alike(runs: Sequence[Planned], fixed: Sequence[str]) -> list[list[Planned]]
   for run in runs:
     flat = relevant(flatten(run.config))
     free = {name for name in flat if is_strength(name, flat[name]) and name not in fixed}
-    key = {name: value for name, value in flat.items() if name != "seed" and name not in free}
+    off = {name for name in free if SWITCHES.fullmatch(name) and not flat[name]}
+    key = {name: value for name, value in flat.items() if name != "seed" and name not in free - off}
     groups[json.dumps([key, sorted(free)], sort_keys=True)].append(run)
   return list(groups.values())
 
@@ -123,8 +127,6 @@ def _train(group: Sequence[Planned], dataset: Dataset) -> str:
     return "several processes, a teacher or a pretrained network"
   programs = [build(run.config, data) for run in group]
   program = sweep(programs[0], first, data, fields)
-  if any(_shapes(each.abstract) != _shapes(program.abstract)[: -len(fields) or None] for each in programs):
-    return "states of other shapes"
   config = first.copy_and_resolve_references().unlock()
   config.replicas = first.replicas * len(group)
   replicas = replicas_of(config, program)
@@ -186,10 +188,6 @@ def _claimed(
   if claimed["remark"]:
     progress(claimed["remark"])
   return functools.partial(check_there, run.folder, claimed["token"])
-
-
-def _shapes(state: TrainState) -> list[tuple[tuple[int, ...], np.dtype]]:
-  return [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
 
 
 class Several:

@@ -76,7 +76,7 @@ def train_steps(
   clock = SaveClock(every.save_minutes, step)
   guard = run.guard(log.say)
   recorder = Recorder(log, every=every.log, examples=run.batch_size * len(run.seeds), guard=guard)
-  early_stopping = run.program.extras.evaluated and run.replicas.make_update(run.program.extras.evaluated)
+  early_stopping = run.program.evaluated and run.replicas.make_update(run.program.evaluated)
   over = early_stopping is not None and _all_stopped(states)
   val = None
   ahead = dispatches(step, num_steps, every.dispatch, (every.evaluate, *every.save))

@@ -29,7 +29,7 @@ def final_metrics(
   None in place of both once a signal has come, and in place of the bins where labels are numbers.
   """
   # The last evaluation may have used the live parameters; a run killed after its last step has none.
-  if val is None or run.program.extras.evaluated:
+  if val is None or run.program.evaluated:
     sums = run.evaluate(states, run.data["val"])
     if sums is None:
       return None

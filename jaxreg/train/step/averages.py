@@ -135,18 +135,17 @@ def _collecting(
   steps_per_epoch: int,
 ) -> Averaging:
   """The averaging by `init` and `update`, whose states have the mean and the count of iterates."""
-  if not 0 <= start < 1:
-    raise ValueError(f"start must lie in [0, 1), got {start}")
+  check_range(start, "start", low=0, high=1, open_high=True)
   if every < 0:
     raise ValueError(f"every must be at least 0, got {every}")
-  first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
+  first, period = jnp.round(start * num_steps).astype(jnp.int32), every or steps_per_epoch
 
   def step(kept: tuple[PyTree, Array], params: Params, number: Array) -> tuple[PyTree, Array]:
     state, length = kept
     # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
     state = jax.lax.cond(length == num_steps, _keep, functools.partial(jax.tree.map, jnp.zeros_like), state)
     # Counted back from the end, so that the last iterate is always in the mean.
-    takes = (number > first) & ((num_steps - number) % period == 0)
+    takes = (number > jnp.minimum(first, num_steps - 1)) & ((num_steps - number) % period == 0)
     return jax.lax.cond(takes, update, _keep, state, params), jnp.int32(num_steps)
 
   def mean(kept: tuple[PyTree, Array], params: Params) -> Params:

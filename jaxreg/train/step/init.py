@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg import models, symmetry
+from jaxreg._checks import acts
 from jaxreg.train import keys
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.state import TrainState
@@ -34,7 +35,7 @@ def make_init(
     run_key, init_key = keys.root(seed)
     variables = dict(model.init(init_key, jnp.zeros((1, *input_shape), dtype), train=False))
     params = variables.pop("params")
-    if unbalanced:
+    if acts(unbalanced):
       params = unbalance(keys.unbalance(run_key), params, unbalanced)
     state = TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
     return state.replace(extras=extras.init(state.variables))

@@ -9,6 +9,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import optim, paths, symmetry
+from jaxreg._checks import acts
 from jaxreg.train.lookup import Chosen, Options, short
 from jaxreg.typing import Array, Params
 
@@ -31,7 +32,7 @@ def make_optimizer(
   weight_decay: float | Array = 0.0,
   decoupled: bool = False,
   mask: str = "kernels_only",
-  clip_norm: float = 0.0,
+  clip_norm: float | Array = 0.0,
   constraints: Mapping[str, optax.GradientTransformation] | None = None,
   network: Options | None = None,
 ) -> optax.GradientTransformationExtraArgs:
@@ -57,15 +58,16 @@ def make_optimizer(
     An Optax chain, with the named parts as keys of its state.
   """
   name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
-  decaying = not isinstance(weight_decay, int | float) or weight_decay > 0  # a traced rate may be 0
+  decaying = acts(weight_decay)
   if own_decay and decaying and not decoupled:
     raise ValueError(f"decoupled must be True with {name}, which decouples the decay itself")
   rate = schedule(0) if name in NUMBERS else schedule
   given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
   step = chosen.bound(**given, **(network or {}))()
   chain: dict[str, optax.GradientTransformation] = {}
-  if clip_norm:
-    chain["clip"] = optax.clip_by_global_norm(clip_norm)
+  if acts(clip_norm):
+    # A traced norm of 0 clips nothing, too.
+    chain["clip"] = optax.clip_by_global_norm(jnp.where(jnp.greater(clip_norm, 0), clip_norm, jnp.inf))
   if decaying and not decoupled:
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
   if wrapper is not None:

@@ -33,6 +33,7 @@ class Program:
     predict_step: `(state, batch, number) -> predictions`, from `predict_fn`, with keys of the run.
     eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s predictions.
     values_fn: what `make_values_fn` builds, with `method.chunk_size`.
+    evaluated: `(state, metric) -> state`, called after each evaluation on the validation split, or None.
     extras: builds and updates the state's extras, and gives the parameters for predictions.
     ensemble: how many replicas in a row predict together.
     method: the head, the loss and the prediction rule.
@@ -54,6 +55,7 @@ class Program:
   predict_step: Callable[..., Array]
   eval_step: Callable[..., Sums]
   values_fn: Callable[..., Passed]
+  evaluated: Callable[[TrainState, Array], TrainState] | None
   extras: Extras
   ensemble: int
   method: Method

@@ -7,6 +7,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import constraints, objective
+from jaxreg._checks import acts
 from jaxreg.train.lookup import Chosen, Options
 from jaxreg.train.step.extras import Limit
 from jaxreg.train.step.network import Noises
@@ -24,7 +25,7 @@ def make_penalties(named: Iterable[Chosen], mask: Mask) -> dict[str, PenaltyOf]:
 
   def make(name: str, options: Options, penalty: Penalty) -> PenaltyOf:
     def of_extras(extras: ExtraStates) -> objective.Penalty:
-      weight = extras["multipliers"][name].multiplier if options["limit"] else options["weight"]
+      weight = extras["multipliers"][name].multiplier if acts(options["limit"]) else options["weight"]
       return objective.penalty(penalty, weight=weight, extras=extras)
 
     return of_extras
@@ -34,7 +35,7 @@ def make_penalties(named: Iterable[Chosen], mask: Mask) -> dict[str, PenaltyOf]:
 
 def make_limits(named: Iterable[Chosen], mask: Mask, learning_rate: float) -> dict[str, Limit]:
   """The named penalties that have a limit, as constraints."""
-  limited = [each for each in _penalties(named) if each.options["limit"]]
+  limited = [each for each in _penalties(named) if acts(each.options["limit"])]
   return {each.name: Limit(_penalty(each, mask), each.options["limit"], learning_rate) for each in limited}
 
 
