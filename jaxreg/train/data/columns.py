@@ -15,7 +15,7 @@ from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.errors import ArgumentError, shortened, unknown
 
 MOST_CATEGORIES = 1000  # of a column; more are likely names or identifiers
-MANY_INTEGERS = 20  # different ones of a label, from which they may be meant as numbers
+MANY_INTEGERS = 20  # a label with so many different integers may be meant as a number
 Kind = Literal["auto", "classes", "numbers"]
 Where = Callable[[int], str]  # what a message calls the row of this position
 

@@ -201,7 +201,7 @@ def _split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter
 
 
 def _unread(root: Path, fields: dict[str, str]) -> str:
-  """A line on the folders beside the splits' that no field names, or ""."""
+  """A line that names the folders that no split is read from; "" if there are none."""
   named = {Path(name).parts[0] for name in fields.values() if name and Path(name).parts}
   with os.scandir(root) as entries:
     others = sorted(e.name for e in entries if e.is_dir() and e.name not in named and e.name[0] != ".")

@@ -80,7 +80,7 @@ def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
         images.cut(position)
       except RunError as error:
         faults[position] = str(error)
-        # A file that cannot be read at all has an error of the system, which may pass.
+        # An error of the system, as of permissions or a network disk, may be gone at the next start.
         lasting = lasting and getattr(error.__cause__, "errno", None) is None
     return len(positions)
 

@@ -100,7 +100,7 @@ def is_backbone(thing: object) -> bool:
 
 
 def as_linen(thing: Callable[..., nn.Module] | Backbone, options: Options) -> nn.Module:
-  """The Linen module of a class of modules with its options, or of a `Backbone`."""
+  """A Linen module that calls a module of any library, made with `options`, or a `Backbone`."""
   if isinstance(thing, Backbone):
     return Adapted(_of_functions(thing))
   for package, adapt in {"flax.nnx": _of_nnx, "equinox": _of_equinox}.items():
@@ -261,7 +261,7 @@ def _nested(tree: PyTree) -> dict[str, PyTree]:
 
 
 def _filled(like: PyTree, nested: Mapping[str, PyTree]) -> PyTree:
-  """The tree like `like`, of the leaves in `nested`."""
+  """The leaves of `nested`, in a tree with the structure of `like`."""
 
   def leaf(path: tuple[object, ...], _: Array) -> Array:
     part: PyTree = nested

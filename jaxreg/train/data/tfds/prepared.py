@@ -185,7 +185,7 @@ def _check_order(builder: Reader, order: str, stream: bool) -> None:
 
 
 def _check_split(builder: Reader, field: str, split: str, train: str) -> None:
-  """Checks that a split expression has examples, and none of `train` unless it is that."""
+  """Checks that a split has examples and that validation and test share none with `train`."""
   splits = builder.info.splits
   try:
     number = splits[split].num_examples

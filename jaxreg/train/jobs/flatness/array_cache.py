@@ -55,7 +55,7 @@ class ArrayCache:
 
 def _read(file: Path) -> Arrays | None:
   """The arrays in the file; None if it is missing or damaged."""
-  if not file.is_file():  # a pipe would be waited for
+  if not file.is_file():  # opening a pipe would wait for its writer
     return None
   try:
     return read_npz(file)
