@@ -635,7 +635,7 @@ FIELDS: dict[str, Field] = dict(_rows(Config, "", NOTHING))
 
 @functools.cache
 def row_of(name: str) -> Field:
-  """The row of a field; an option's is made of the rows of `OPTIONS` that fit it, of which earlier ones win."""
+  """The row of a field; an option's is made of the rows of `OPTIONS` that fit it: earlier ones win."""
   if name in FIELDS:
     return FIELDS[name]
   fits = lambda globs: any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
