@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batched, check_choice, check_count, check_key, key_first
@@ -35,7 +36,7 @@ def pgd(
   *,
   eps: ArrayLike,
   step_size: ArrayLike,
-  num_steps: int,
+  num_steps: int | Array,
   norm: Norm = "linf",
   random_start: bool = True,
   clip: Bounds = None,
@@ -56,7 +57,7 @@ def pgd(
     x: `[batch, ...]`, floating; inside `clip`, if that is given.
     eps: radius of the ball, a scalar or `[batch]`, at least 0, in units of `x`.
     step_size: a scalar or `[batch]`, at least 0; a few times `eps / num_steps`.
-    num_steps: at least 1; static.
+    num_steps: at least 1; if it is traced, one program serves all numbers, and reverse mode does not.
     norm: `linf`, `l2` or `l1`, over all axes of an example.
     random_start: whether the first point is uniform in the ball instead of `x`.
     clip: the least and largest value that an input may have, applied after every projection.
@@ -76,7 +77,8 @@ def pgd(
   """
   x = check_batched(x, "x")
   radius, rate = per_example(eps, "eps", x), per_example(step_size, "step_size", x)
-  check_count(num_steps, "num_steps")
+  if not isinstance(num_steps, Tracer):
+    check_count(num_steps, "num_steps")
   check_choice(norm, "norm", ("linf", "l2", "l1"))
   rate = -rate if targeted else rate
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import t
 
-from jaxreg.reports._model import RESAMPLES
-from jaxreg.reports._numbers import Number, basic, over_resamples, resamples
+from jaxreg.reports._numbers import Number, resamples
 from jaxreg.reports._page import TITLES, write_page
-from jaxreg.reports._predictions import point
-from jaxreg.reports._statistics import OF_CLASSES, OF_NUMBERS
-from jaxreg.reports._store import TABLE, Table, load, write_json
+from jaxreg.reports._statistics import over_resamples
+from jaxreg.reports._store import TABLE, Table, below, load, write_json
 
 LEVEL = 0.05  # the probability that any of the differences is called real by chance
 
@@ -28,9 +27,10 @@ def compare(
   """Compares the cards of several models, each of one or several seeds, and writes a page like a card's.
 
   The first model is compared with each other one on the same examples: a bootstrap draws examples for both
-  at once and, if a model has several seeds, seeds of each. The first table of the page has the differences
-  that remain after Holm's correction at 5 %, with p-values of the bootstrap's normal approximation. Numbers
-  that are no mean or statistic of examples, as those of `flatness`, are shown and not tested.
+  at once. Its standard deviation and, if there are several seeds, theirs give an interval and a p-value, by
+  a normal distribution or, with seeds, Student's with Welch's degrees of freedom. The first table of the page
+  has the differences that remain after Holm's correction at 5 %. Numbers that are no mean or statistic of
+  examples, as those of `flatness`, are shown and not tested.
 
   Args:
     cards: by label, the folder that `report` wrote, or those of several seeds.
@@ -46,6 +46,8 @@ def compare(
   References:
     Efron and Tibshirani, `An Introduction to the Bootstrap`, 1993, chapter 8.
     Holm, `A Simple Sequentially Rejective Multiple Test Procedure`, 1979.
+    Welch, `The Generalization of Student's Problem when Several Different Population Variances are
+    Involved`, 1947.
   """
   if len(cards) < 2:
     raise ValueError(f"cards must have at least two models, got {[*cards]}")
@@ -59,8 +61,24 @@ def compare(
         raise ValueError(
           f"cards must be of the same examples, key and sections; {label} differs from {first}"
         )
-  values = {label: [_values(*card) for card in seeds] for label, seeds in loaded.items()}
-  found = {label: _differences(values[first], values[label], head["seed"]) for label in others}
+  every = [card for seeds in loaded.values() for card in seeds]
+  sizes = {
+    name: min(len(arrays[f"each/{name}"]) for _, arrays in every)
+    for name in below(every[0][1], "each/")
+    if all(f"each/{name}" in arrays for _, arrays in every)
+  }
+  weights = functools.cache(lambda size: resamples(head["seed"], size))
+  drawn = {label: [_drawn(card, sizes, weights) for card in seeds] for label, seeds in loaded.items()}
+  names = [
+    name for name in drawn[first][0] if all(name in each for seeds in drawn.values() for each in seeds)
+  ]
+  found: dict[str, dict[str, Table]] = {label: {} for label in others}
+  for label, name in itertools.product(others, names):
+    pair = ([each[name] for each in drawn[side]] for side in (first, label))
+    section, _, number = name.partition("/")
+    entry = head["sections"][section]["numbers"][number]
+    about = {"title": f"{TITLES[section]}: {entry['title']}", "percent": entry["percent"]}
+    found[label][name] = {**about, **_difference(*pair), "examples": sizes.get(name, head["examples"])}
   order = sorted((each["p"], label, name) for label, table in found.items() for name, each in table.items())
   for rank, (p, label, name) in enumerate(order):
     if p > LEVEL / (len(order) - rank):
@@ -77,66 +95,40 @@ def compare(
   return results
 
 
-def _values(table: Table, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[Number, Any]]:
-  """What can be paired: by name the number, and values of examples or a statistic with its predictions."""
-  found: dict[str, tuple[Number, Any]] = {}
-  predictions, labels = arrays["model/predictions"], arrays["model/labels"]
-  statistics = OF_CLASSES if labels.dtype.kind != "f" else OF_NUMBERS
-  given = predictions if statistics is OF_CLASSES else point(predictions, tuple(table["levels"]))
+def _drawn(
+  card: tuple[Table, Mapping[str, np.ndarray]], sizes: Mapping[str, int], weights: Callable[[int], np.ndarray]
+) -> dict[str, np.ndarray]:
+  """By `SECTION/NAME` each number that can be paired: of all examples, and then of each resample."""
+  table, arrays = card
+  labels = arrays["model/labels"]
+  statistics = over_resamples(arrays["model/predictions"], labels, table["levels"], weights(len(labels)))
+  found: dict[str, np.ndarray] = {}
   for section, entry in table["sections"].items():
-    numbers = entry.get("numbers", {})
-    for name, number in numbers.items():
-      known = Number(
-        f"{TITLES[section]}: {number['title']}", float(number["value"]), percent=number["percent"]
-      )
-      each = arrays.get(f"each/{section}/{name}")
-      if each is not None:
-        found[f"{section}/{name}"] = known, np.asarray(each, float)
+    for name in entry.get("numbers", ()):
+      if (path := f"{section}/{name}") in sizes:
+        # A section that could afford fewer examples has the first of the same order.
+        values = arrays[f"each/{path}"][: sizes[path]].astype(float)
+        found[path] = np.append(values.mean(), weights(len(values)) @ values / len(values))
       elif name in statistics:
-        found[f"{section}/{name}"] = known, (statistics[name], given, labels)
+        found[path] = statistics[name]
   return found
 
 
-def _differences(first: Sequence[Any], other: Sequence[Any], seed: int) -> dict[str, Table]:
-  """The other model less the first, for every number that both have: interval and p-value."""
-  found: dict[str, Table] = {}
-  rng = np.random.default_rng(seed)
-  for name, (number, _) in first[0].items():
-    if not all(name in each for each in (*first, *other)):
-      continue
-    # A section that could afford fewer examples has the first of the same order.
-    lengths = [len(each[name][1]) for each in (*first, *other) if isinstance(each[name][1], np.ndarray)]
-    size = min(lengths) if lengths else len(first[0][name][1][2])
-    weights = resamples(seed, size, RESAMPLES)
-    sides = [np.stack([_drawn(each[name][1], size, weights) for each in side]) for side in (first, other)]
-    ours, theirs = (side[:, 0].mean() for side in sides)
-    drawn = []
-    for side in sides:
-      chosen = rng.integers(0, len(side), (len(side), RESAMPLES))
-      drawn.append(np.take_along_axis(side[:, 1:], chosen, axis=0).mean(axis=0))
-    difference, spread = float(theirs - ours), drawn[1] - drawn[0]
-    low, high = basic(difference, spread)
-    deviation = float(spread.std(ddof=1))
-    p = float(2 * norm.sf(abs(difference) / deviation)) if deviation > 0 else float(difference == 0)
-    given = {"title": number.title, "percent": number.percent, "first": float(ours), "other": float(theirs)}
-    found[name] = {
-      **given,
-      "value": difference,
-      "low": low,
-      "high": high,
-      "p": p,
-      "examples": size,
-      "real": False,
-    }
-  return found
-
-
-def _drawn(value: Any, size: int, weights: np.ndarray) -> np.ndarray:
-  """The number of one seed: first of all examples, then of each resample."""
-  if isinstance(value, np.ndarray):
-    return np.concatenate([value[:size].mean(keepdims=True), weights @ value[:size] / size])
-  statistic, predictions, labels = value
-  return over_resamples({"": statistic}, predictions, labels, weights)[""]
+def _difference(first: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Table:
+  """The other model less the first: interval and p-value, by Welch's t if there are several seeds."""
+  sides = [np.stack(side) for side in (first, other)]
+  ours, theirs = (side.mean(axis=0) for side in sides)
+  value, *spread = theirs - ours
+  seeds = [(side[:, 0].var(ddof=1) / len(side), len(side) - 1) for side in sides if len(side) > 1]
+  variance = np.var(spread, ddof=1) + sum(part for part, _ in seeds)
+  # Of the examples' part the freedom is taken for infinite.
+  less = sum(part**2 / each for part, each in seeds)
+  freedom = variance**2 / less if less else np.inf
+  deviation = float(np.sqrt(variance))
+  half = float(t.ppf(0.975, freedom)) * deviation
+  p = float(2 * t.sf(abs(value) / deviation, freedom)) if deviation > 0 else float(value == 0)
+  found = {"first": ours[0], "other": theirs[0], "value": value, "low": value - half, "high": value + half}
+  return {**{name: float(each) for name, each in found.items()}, "p": p, "real": False}
 
 
 def _row(entry: Table, label: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from scipy.stats import t
 from jaxreg import flatness
 from jaxreg.flatness._common import widened
 from jaxreg.plots._reliability import QUANTILE
-from jaxreg.reports._model import Model, Options, Section, Unavailable
+from jaxreg.reports._model import Model, Section, Unavailable
 from jaxreg.reports._numbers import Number, around
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
 
@@ -24,7 +24,7 @@ LEAST = 800  # predictions of an example: a hundred products and three direction
 PART = 0.2  # of the budget
 
 
-def flat(model: Model, options: Options) -> Section:
+def flat(model: Model) -> Section:
   """How fast the loss rises around the parameters: profile, sharpness, eigenvalues, trace and density."""
   if model.loss_fn is None or model.params is None:
     raise Unavailable("needs params, and loss_fn or a predict_fn of parameters")
@@ -32,32 +32,29 @@ def flat(model: Model, options: Options) -> Section:
     model.traced()
   batch = dict(model.train or {"inputs": model.inputs, "labels": model.shown.labels})
   size = len(jax.tree.leaves(batch)[0])
-  number = model.affordable(LEAST, PART, options, most=size)
-  spare = 60 * options.minutes * PART / (LEAST * number * max(model.seconds, 1e-9))
+  number = model.affordable(LEAST, PART, most=size)
+  spare = 60 * model.minutes * PART / (LEAST * number * max(model.seconds, 1e-9))
   more = int(np.clip(spare, 1, 4))
   directions, probes = 1 + 2 * more, 2 * more
-  rows = np.random.default_rng(model.seed).permutation(size)[:number]
+  parts = -(-number // AT_ONCE)
+  at_once = number // parts  # all of one size, which compiles once
+  rows = np.random.default_rng(model.seed).permutation(size)[: parts * at_once]
   batch = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[rows]), batch)
-  params, loss_fn = widened(model.params), flatness.chunked(model.loss_fn, AT_ONCE)
+  params, loss_fn = widened(model.params), flatness.chunked(model.loss_fn, at_once)
   keys = jax.random.split(jax.random.fold_in(model.key, 300), 3 + directions)
-  curvature = flatness.Curvature(model.loss_fn, params, batch, chunk_size=AT_ONCE)
+  curvature = flatness.Curvature(model.loss_fn, params, batch, chunk_size=at_once)
   pairs = curvature.top_eigenpairs(key=keys[0], num_pairs=PAIRS)
   trace = curvature.trace(key=keys[1], num_samples=4 * probes)
   density = curvature.density(key=keys[2], num_samples=probes, num_steps=min(STEPS, curvature.like.size))
-  profile = np.stack(
-    [
-      flatness.loss_profile(
-        loss_fn, params, flatness.filter_normalized_direction(key, params), jnp.asarray(ALPHAS), batch
-      )
-      for key in keys[3:]
-    ]
-  )
-  rises = (profile[:, 0] + profile[:, -1]) / 2 - profile[:, len(ALPHAS) // 2]
+  direction = jax.jit(lambda key: flatness.filter_normalized_direction(key, params))
+  along = lambda key: flatness.loss_profile(loss_fn, params, direction(key), jnp.asarray(ALPHAS), batch)
+  profile = np.stack([along(key) for key in keys[3:]])
+  middle = profile[:, len(ALPHAS) // 2]
+  rises = (profile[:, 0] + profile[:, -1]) / 2 - middle
   half = t.ppf(0.975, directions - 1) * rises.std(ddof=1) / np.sqrt(directions)
-  sharpness = flatness.sam_sharpness(loss_fn, params, batch, rho=RHO)
-  adaptive = adaptive_sharpness(loss_fn, params, batch, rho=ADAPTIVE_RHO)
+  sharpness, adaptive = sharpnesses(loss_fn, params, batch)
   found = {
-    "loss": Number("loss", float(loss_fn(params, batch, key=None))),
+    "loss": Number("loss", float(middle[0])),
     "rise": around("rise of the profile at ±1", rises.mean(), half),
     "sam": Number(f"SAM's sharpness, rho {RHO}", float(sharpness)),
     "adaptive": Number(f"adaptive sharpness, rho {ADAPTIVE_RHO}", float(adaptive)),
@@ -74,16 +71,22 @@ def flat(model: Model, options: Options) -> Section:
     "sharpness, so compare like networks only. An interval is the residual of an eigenvalue, else it is of "
     "random probes or directions."
   )
-  cost = f"{probes * (4 + STEPS)} products and more, {directions} directions, on {number} examples"
+  cost = f"{probes * (4 + STEPS)} products and more, {directions} directions, on {len(rows)} examples"
   function = "flatness.loss_profile, sam_sharpness, Curvature"
   return Section(found, arrays, sentence, cost, function)
 
 
-def adaptive_sharpness(loss_fn: LossFn, params: Params, batch: Batch, *, rho: float) -> Array:
-  """SAM's sharpness in relative changes of the parameters: the step of adaptive SAM, free of their scales."""
+def sharpnesses(loss_fn: LossFn, params: Params, batch: Batch) -> list[Array]:
+  """SAM's sharpness, and that in relative changes of the parameters: adaptive SAM's, free of their scales."""
 
-  def relative(changes: Params, batch: Batch, *, key: Key | None) -> Any:
-    return loss_fn(jax.tree.map(lambda w, u: w * (1 + u), params, changes), batch, key=key)
+  def stretched(point: Params, batch: Batch, *, key: Key | None) -> Any:
+    return loss_fn(jax.tree.map(lambda change, at, scale: at + scale * change, *point), batch, key=key)
 
-  as_loss: Any = relative
-  return flatness.sam_sharpness(as_loss, jax.tree.map(jnp.zeros_like, params), batch, rho=rho)
+  # One program serves both: the scales are an argument that is no variable.
+  as_loss: Any = stretched
+  full = lambda value: jax.tree.map(lambda x: jnp.full_like(x, value), params)
+  chosen = tuple(jax.tree.map(lambda _, chosen=chosen: chosen, params) for chosen in (True, False, False))
+  return [
+    flatness.sam_sharpness(as_loss, (full(0), params, scales), batch, rho=rho, mask=chosen)
+    for scales, rho in ((full(1), RHO), (params, ADAPTIVE_RHO))
+  ]

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +15,11 @@ import numpy as np
 
 from jaxreg._checks import check_log_probs, one_line
 from jaxreg.reports._numbers import Number, resamples
+from jaxreg.reports._statistics import bootstrapped
 from jaxreg.typing import Array, Key, LossFn, Params
 
 BATCH = 256  # examples of one call of the model
 LEAST = 128  # examples of a section, however small the budget
-RESAMPLES = 1000
 
 Predict = Callable[[Params, Any, Key | None], Any]
 
@@ -56,9 +56,28 @@ class Predicted(NamedTuple):
   labels: np.ndarray
 
 
-class Options(NamedTuple):
-  """How a card is made; see `report`."""
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Model:
+  """A model and its data; attributes without a word here are arguments of `report`.
 
+  Attributes:
+    shown: the predictions for the data of the card, and their labels.
+    apart: those that a temperature or a threshold is learned from; None takes a half of `shown`.
+    inputs: of the shown examples, or None.
+    predict: the function, or None.
+    draws: whether `predict` draws noise of a key.
+  """
+
+  shown: Predicted
+  apart: Predicted | None = None
+  inputs: np.ndarray | None
+  predict: Predict | None
+  draws: bool
+  params: Params
+  loss_fn: LossFn | None
+  key: Key
+  train: Mapping[str, Any] | None
+  others: Mapping[str, np.ndarray]
   minutes: float
   alpha: float
   eps: tuple[float, ...]
@@ -66,37 +85,6 @@ class Options(NamedTuple):
   value_range: tuple[float, float] | None
   channel_axis: int
   class_names: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Model:
-  """A model and its data.
-
-  Attributes:
-    shown: the predictions for the data of the card, and their labels.
-    apart: those that a temperature or a threshold is learned from; None takes a half of `shown`.
-    inputs: of the shown examples, or None.
-    predict: the function, or None.
-    params, loss_fn, train, others: as given to `report`.
-    draws: whether `predict` draws noise of a key.
-    key: of all draws.
-  """
-
-  shown: Predicted
-  apart: Predicted | None
-  inputs: np.ndarray | None
-  predict: Predict | None
-  params: Params
-  loss_fn: LossFn | None
-  train: Mapping[str, Any] | None
-  others: Mapping[str, np.ndarray]
-  draws: bool
-  key: Key
-
-  @property
-  def has_numbers(self) -> bool:
-    """Whether the labels are numbers."""
-    return self.shown.labels.dtype.kind == "f"
 
   @functools.cached_property
   def seed(self) -> int:
@@ -107,6 +95,17 @@ class Model:
     """The order in which a section that takes few examples takes them; the same for every model."""
     return np.random.default_rng(self.seed).permutation(len(self.shown.labels))
 
+  @functools.cached_property
+  def statistics(self) -> dict[str, Number]:
+    """The statistics of the shown predictions."""
+    return self.bootstrapped(self.shown)
+
+  def bootstrapped(self, given: Predicted) -> dict[str, Number]:
+    return bootstrapped(*given, self.levels, self.resampled(len(given.labels)))
+
+  def resampled(self, size: int) -> np.ndarray:
+    return resamples(self.seed, size)
+
   def halves(self) -> tuple[Predicted, Predicted, str]:
     """The shown and the held-out examples, and a remark if both are of the same data."""
     if self.apart is not None:
@@ -115,84 +114,73 @@ class Model:
     apart, shown = (Predicted(*(x[half] for x in self.shown)) for half in rows)
     return shown, apart, " It was learned from one half of the data and measured on the other."
 
-  def resampled(self, size: int) -> np.ndarray:
-    return resamples(self.seed, size, RESAMPLES)
-
   def function(self) -> tuple[Predict, np.ndarray]:
-    """The compiled function, and the inputs."""
+    """The function, and the inputs."""
     if self.predict is None or self.inputs is None:
       raise Unavailable("needs a function of the inputs, and the card has predictions alone")
-    return self._compiled, self.inputs
+    return self.predict, self.inputs
 
   def traced(self) -> tuple[Predict, np.ndarray]:
     """The same, if JAX can trace it."""
-    _, inputs = self.function()
-    if not self._is_traced:
+    if self.function() and not self._is_traced:
       raise Unavailable("needs a function that JAX can trace")
-    assert self.predict is not None
-    return self.predict, inputs
+    return self.function()
 
-  def images(self, options: Options) -> np.ndarray:
+  def images(self) -> np.ndarray:
     """The inputs as `[n, height, width, channels]`."""
     _, inputs = self.function()
     if inputs.ndim != 4:
       raise Unavailable(f"needs images [n, height, width, channels], got inputs {inputs.shape}")
-    return np.moveaxis(inputs, options.channel_axis, -1)
+    return np.moveaxis(inputs, self.channel_axis, -1)
 
   @functools.cached_property
   def _is_traced(self) -> bool:
-    assert self.predict is not None
-    assert self.inputs is not None
+    predict, inputs = self.function()
     try:
-      jax.eval_shape(
-        lambda params, x: self.predict and self.predict(params, x, None), self.params, self.inputs[:1]
-      )
+      jax.eval_shape(lambda params, x: predict(params, x, None), self.params, inputs[:1])
     except (jax.errors.JAXTypeError, TypeError, ValueError, AttributeError):
       return False
     return True
 
   @functools.cached_property
   def _compiled(self) -> Predict:
-    assert self.predict is not None
-    return jax.jit(self.predict) if self._is_traced else self.predict
+    predict, _ = self.function()
+    return jax.jit(predict) if self._is_traced else predict
 
   def run(self, inputs: np.ndarray) -> np.ndarray:
-    """The predictions for other inputs, batch by batch."""
-    function, _ = self.function()
-    parts = batches(len(inputs))
-    return np.concatenate(
-      [np.asarray(function(self.params, inputs[rows], None))[:size] for rows, size in parts]
-    )
+    """The predictions for other inputs."""
+    return self.batched(lambda key, x: self._compiled(self.params, x, None), inputs)
 
-  def range(self, options: Options) -> tuple[float, float]:
+  def batched(self, function: Callable[..., Any], *arrays: np.ndarray, stream: int = 0) -> Any:
+    """Joins `function(key, *arrays)` of batches of one size; the last batch repeats its rows."""
+    key, parts = jax.random.fold_in(self.key, stream), []
+    for number, start in enumerate(range(0, len(arrays[0]), BATCH)):
+      rows = np.resize(np.arange(start, min(start + BATCH, len(arrays[0]))), BATCH)
+      parts.append(function(jax.random.fold_in(key, number), *(x[rows] for x in arrays)))
+    return jax.tree.map(lambda *each: np.concatenate(each)[: len(arrays[0])], *parts)
+
+  def range(self) -> tuple[float, float]:
     """The least and the largest value of an input."""
     _, inputs = self.function()
     found = float(inputs.min()), float(inputs.max())
-    return options.value_range or ((0.0, 255.0) if inputs.dtype == np.uint8 else found)
+    return self.value_range or ((0.0, 255.0) if inputs.dtype == np.uint8 else found)
 
   @functools.cached_property
   def seconds(self) -> float:
     """The time of one prediction."""
-    function, inputs = self.function()
+    _, inputs = self.function()
     batch = np.resize(inputs[:BATCH], (BATCH, *inputs.shape[1:]))
     for _ in range(2):  # the first call compiles
       start = time.perf_counter()
-      jax.block_until_ready(function(self.params, batch, None))
+      jax.block_until_ready(self._compiled(self.params, batch, None))
     return (time.perf_counter() - start) / BATCH
 
-  def affordable(self, passes: float, part: float, options: Options, most: int | None = None) -> int:
+  def affordable(self, passes: float, part: float, most: int | None = None) -> int:
     """How many examples a part of the budget pays for, if each costs so many predictions."""
     most = len(self.shown.labels) if most is None else most
-    number = 60 * options.minutes * part / (passes * max(self.seconds, 1e-9))
+    number = 60 * self.minutes * part / (passes * max(self.seconds, 1e-9))
     # Powers of 2, so that two models of nearly the same speed have the same examples.
     return int(min(most, max(LEAST, 2 ** int(np.log2(max(number, 1))))))
-
-
-def batches(number: int) -> Iterator[tuple[np.ndarray, int]]:
-  """Rows of batches of one size, and how many of them count; the last batch repeats its rows."""
-  for start in range(0, number, BATCH):
-    size = min(BATCH, number - start)
-    yield np.resize(np.arange(start, start + size), BATCH), size
 
 
 def losses_of(predictions: Array, labels: Any) -> Array:
@@ -208,14 +196,12 @@ def make_model(
   data: Mapping[str, Any],
   *,
   held_out: Mapping[str, Any] | None,
-  others: Mapping[str, Any],
-  levels: tuple[float, ...],
   params: Params,
   **given: Any,
 ) -> Model:
   """Checks what a caller gave, and predicts; the arguments are those of `report`."""
-  labels = _labels(data, "data")
-  classes, predict, draws, inputs = labels.dtype.kind != "f", None, False, data.get("inputs")
+  labels, inputs = _labels(data, "data"), data.get("inputs")
+  classes, predict, draws = labels.dtype.kind != "f", None, False
   if callable(predict_fn):
     predict, draws = _function(predict_fn, params, classes)
     if inputs is None:
@@ -223,15 +209,15 @@ def make_model(
   inputs = None if inputs is None else np.asarray(inputs)
   if inputs is not None and len(inputs) != len(labels):
     raise ValueError(f"data['inputs'] must have {len(labels)} examples, as the labels, got {len(inputs)}")
-  others = {name: np.asarray(each) for name, each in others.items()}
-  bare = Model(Predicted(labels, labels), None, inputs, predict, params, others=others, draws=draws, **given)
+  shown = Predicted(labels, labels)
+  bare = Model(shown=shown, inputs=inputs, predict=predict, params=params, draws=draws, **given)
 
   def predicted(data: Mapping[str, Any], name: str, outputs: Any) -> Predicted:
     truth = _labels(data, name)
     if (truth.dtype.kind == "f") == classes:
       raise ValueError(f"{name}['labels'] must be of the kind of data's, {labels.dtype}, got {truth.dtype}")
     found = bare.run(np.asarray(data["inputs"])) if predict else _as_predictions(np.asarray(outputs), classes)
-    return Predicted(check_predictions(found, truth, name, levels), truth)
+    return Predicted(check_predictions(found, truth, name, bare.levels), truth)
 
   shown = predicted(data, "data", predict_fn)
   apart = None if held_out is None else predicted(held_out, "held_out", held_out.get("predictions"))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from jaxreg import calibration
 from jaxreg.plots._reliability import QUANTILE, wilson
 
-AT_ONCE = 20  # resamples that a compiled statistic takes at once
+RESAMPLES = 1000
 
 
 class Number(NamedTuple):
@@ -30,15 +28,6 @@ class Number(NamedTuple):
   @property
   def interval(self) -> str:
     return "" if self.low is None else f"{self.text(self.low)} to {self.text(self.high)}"
-
-
-class Statistic(NamedTuple):
-  """`function(predictions, labels, weights) -> scalar`, with its title; no value is below `least`."""
-
-  title: str
-  function: Callable[[Any, Any, Any], Any]
-  percent: bool = False
-  least: float | None = 0.0
 
 
 def around(title: str, value: Any, half: Any) -> Number:
@@ -60,36 +49,11 @@ def mean(title: str, values: Any, weights: np.ndarray, *, percent: bool = False)
   return Number(title, float(values.mean()), low, high, percent)
 
 
-def bootstrapped(
-  statistics: Mapping[str, Statistic], predictions: Any, labels: Any, weights: np.ndarray
-) -> dict[str, Number]:
-  """Statistics of all examples, with bootstrap intervals."""
-  drawn = over_resamples(statistics, predictions, labels, weights)
-  return {
-    name: Number(each.title, float(x[0]), *basic(float(x[0]), x[1:], each.least), each.percent)
-    for (name, each), x in zip(statistics.items(), drawn.values(), strict=True)
-  }
-
-
-def resamples(seed: int, size: int, number: int) -> np.ndarray:
+def resamples(seed: int, size: int, number: int = RESAMPLES) -> np.ndarray:
   """How often each example is drawn in each bootstrap sample, `[number, size]`."""
   rng = np.random.default_rng(seed)
   counts = (np.bincount(rng.integers(0, size, size), minlength=size) for _ in range(number))
   return np.stack([*counts]).astype(np.float32)
-
-
-def over_resamples(
-  statistics: Mapping[str, Statistic], predictions: Any, labels: Any, weights: np.ndarray
-) -> dict[str, np.ndarray]:
-  """Each statistic of all examples and then of each resample, `[1 + number]`, in one compiled program."""
-
-  @jax.jit
-  def each(predictions: Any, labels: Any, weights: Any) -> dict[str, Any]:
-    of_row = lambda row: {name: s.function(predictions, labels, row) for name, s in statistics.items()}
-    return jax.lax.map(of_row, weights, batch_size=AT_ONCE)
-
-  found = each(predictions, labels, np.concatenate([np.ones_like(weights[:1]), weights]))
-  return {name: np.asarray(found[name], np.float64) for name in statistics}
 
 
 def basic(value: float, drawn: np.ndarray, least: float | None = None) -> tuple[float, float]:

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 import jaxreg
 from jaxreg._checks import check_choice, check_key, check_range
 from jaxreg.reports import _curvature, _predictions, _robustness
-from jaxreg.reports._model import Model, Options, Section, Unavailable, make_model
+from jaxreg.reports._model import Model, Section, Unavailable, make_model
 from jaxreg.reports._page import write_page
 from jaxreg.reports._store import Store, Table, fingerprint
 from jaxreg.typing import Key, LossFn, Params
 
-OF_CLASSES: dict[str, Callable[[Model, Options], Section]] = {
+OF_CLASSES: dict[str, Callable[[Model], Section]] = {
   "errors": _predictions.errors,
   "calibration": _predictions.calibrated,
   "selective": _predictions.selective,
@@ -29,7 +30,7 @@ OF_CLASSES: dict[str, Callable[[Model, Options], Section]] = {
   "flatness": _curvature.flat,
   "noise": _robustness.with_noise,
 }
-OF_NUMBERS: dict[str, Callable[[Model, Options], Section]] = {
+OF_NUMBERS: dict[str, Callable[[Model], Section]] = {
   "residuals": _predictions.residuals,
   "conformal": _predictions.intervals,
   "flatness": _curvature.flat,
@@ -102,26 +103,35 @@ def report(
   key = jax.random.key(0) if key is None else check_key(key)
   check_range(minutes, "minutes", low=0, open_low=True)
   check_range(alpha, "alpha", low=0, high=1, open_low=True)
-  levels, folder, others = tuple(map(float, levels)), Path(out), others or {}
-  names = tuple(map(str, class_names))
-  options = Options(minutes, alpha, tuple(eps), levels, value_range, channel_axis, names)
-  given: Table = {"params": params, "held_out": held_out, "train": train, "others": others}
-  model = make_model(predict_fn, data, **given, loss_fn=loss_fn, key=key, levels=levels)
-  known = OF_NUMBERS if model.has_numbers else OF_CLASSES
+  folder, options = (
+    Path(out),
+    {
+      "minutes": minutes,
+      "alpha": alpha,
+      "eps": tuple(map(float, eps)),
+      "levels": tuple(map(float, levels)),
+      "value_range": value_range,
+      "channel_axis": channel_axis,
+      "class_names": tuple(map(str, class_names)),
+    },
+  )
+  given: Table = {"params": params, "held_out": held_out, "train": train}
+  given["others"] = {name: np.asarray(each) for name, each in (others or {}).items()}
+  model = make_model(predict_fn, data, **given, loss_fn=loss_fn, key=key, **options)
+  known = OF_NUMBERS if model.shown.labels.dtype.kind == "f" else OF_CLASSES
   for name in known if sections is None else sections:
     check_choice(name, "sections", known)
+  seen = jaxreg.__version__, options, model.shown, model.apart, model.inputs, given, key
   head: Table = {
     "version": 1,
     "title": title,
     "about": f"{len(model.shown.labels)} examples, jaxreg {jaxreg.__version__}, JAX {jax.__version__}",
-    "fingerprint": fingerprint(
-      jaxreg.__version__, options, model.shown, model.apart, model.inputs, given, key
-    ),
-    "labels": fingerprint(model.shown.labels, key),
+    "fingerprint": fingerprint(seen),
+    "labels": fingerprint(model.shown.labels, held_out is None, key),
     "seed": model.seed,
     "examples": len(model.shown.labels),
     "minutes": minutes,
-    "levels": [*levels],
+    "levels": [*options["levels"]],
     "asked": [name for name in known if sections is None or name in sections],
   }
   store, drawn = Store(folder, head), {}
@@ -132,7 +142,7 @@ def report(
     print(f"report: {name}, section {number} of {len(left)}", file=sys.stderr, flush=True)
     start = time.perf_counter()
     try:
-      found = known[name](model, options)
+      found = known[name](model)
       store.keep(name, found, time.perf_counter() - start)
     except Unavailable as error:
       store.set(name, {"status": "unavailable", "reason": str(error)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import adversarial, augment, calibration, ensembles, noise
-from jaxreg.reports._model import Model, Options, Section, Unavailable, batches, losses_of
+from jaxreg.reports._model import Model, Section, Unavailable, losses_of
 from jaxreg.reports._numbers import Number, mean, ranked, share
 from jaxreg.reports._statistics import noise_like, rotated
 
@@ -19,6 +18,11 @@ STRENGTHS = (1, 2, 3, 4, 5)
 EPS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of the range of the inputs
 STEPS = (1, 2, 5, 10, 20)  # of an attack; the last is the attack, the others show its way
 DRAWS = 30  # of the model's noise
+
+
+def _ceil(x: Any) -> Any:
+  return jnp.ceil(x).astype(int)
+
 
 # Up to the strength `s`, 1 to 5, a draw for each image; `low` and `high` end the range, `side` is in pixels.
 CORRUPTIONS: dict[str, Callable[..., Any]] = {
@@ -29,7 +33,7 @@ CORRUPTIONS: dict[str, Callable[..., Any]] = {
     key, batch, max_degrees=12.0 * s, fill=low
   ),
   "shift": lambda key, batch, s, low, high, side: augment.translate(
-    key, batch, max_shift=math.ceil(0.04 * s * side), fill=low
+    key, batch, max_shift=_ceil(0.04 * s * side), fill=low
   ),
   "scale": lambda key, batch, s, low, high, side: augment.scale(
     key, batch, max_factor=1 + 0.15 * s, fill=low
@@ -41,26 +45,27 @@ CORRUPTIONS: dict[str, Callable[..., Any]] = {
     key, batch, brightness=0.0, contrast=0.2 * s, saturation=0.0, value_range=(low, high)
   ),
   "box": lambda key, batch, s, low, high, side: augment.cutout(
-    key, batch, size=math.ceil(0.1 * s * side), fill=low
+    key, batch, size=_ceil(0.1 * s * side), fill=low
   ),
 }
 
 
-def elsewhere(model: Model, options: Options) -> Section:
+def elsewhere(model: Model) -> Section:
   """How well the confidence tells the data from inputs that are no such data."""
   _, inputs = model.function()
-  rows = model.order[: model.affordable(3, 0.1, options)]
-  sets = {"noise": noise_like(inputs[rows], *model.range(options))}
-  images = np.moveaxis(inputs[rows], options.channel_axis, -1)
+  rows = model.order[: model.affordable(3, 0.1)]
+  sets = {"noise": noise_like(inputs[rows], *model.range())}
+  images = np.moveaxis(inputs[rows], model.channel_axis, -1)
   if images.ndim == 4 and images.shape[1] == images.shape[2]:
-    sets["rotated"] = np.moveaxis(rotated(images), -1, options.channel_axis)
+    sets["rotated"] = np.moveaxis(rotated(images), -1, model.channel_axis)
   usual = model.shown.predictions[rows]
   found: dict[str, Number] = {}
+  doubt = jax.jit(calibration.least_confidence)
   arrays = {"the data": np.exp(usual.max(axis=-1))}
   for name, other in {**sets, **model.others}.items():
     strange = model.run(other)
     arrays[name] = np.exp(strange.max(axis=-1))
-    ours, theirs = (np.asarray(calibration.least_confidence(each)) for each in (usual, strange))
+    ours, theirs = (np.asarray(doubt(each)) for each in (usual, strange))
     found[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
     passed = np.arange(len(theirs)) < round(len(theirs) * float(calibration.fpr_at_tpr(ours, theirs)))
     found[f"{name}/fpr95"] = share(f"{name}: taken for data", passed)
@@ -73,23 +78,28 @@ def elsewhere(model: Model, options: Options) -> Section:
   return Section(found, arrays, sentence, cost, "calibration.least_confidence, auroc, fpr_at_tpr")
 
 
-def corruptions(model: Model, options: Options) -> Section:
+def corruptions(model: Model) -> Section:
   """The error on corrupted images, at five strengths of the library's own augmentations."""
-  images, (low, high) = model.images(options), model.range(options)
+  images, (low, high) = model.images(), model.range()
   passes = len(CORRUPTIONS) * len(STRENGTHS)
-  rows = model.order[: model.affordable(passes, 0.3, options)]
+  rows = model.order[: model.affordable(passes, 0.3)]
   labels, side = model.shown.labels[rows], min(images.shape[1:3])
   clean = model.shown.predictions[rows].argmax(axis=-1) != labels
   arrays: dict[str, Any] = {"strengths": np.array([0, *STRENGTHS])}
   each: dict[str, Any] = {}
   for number, (name, corrupt) in enumerate(CORRUPTIONS.items(), 2):
+
+    @jax.jit
+    def changed(key: Any, x: Any, strength: Any, corrupt: Any = corrupt) -> Any:
+      found = corrupt(key, {"inputs": jnp.asarray(x, jnp.float32)}, strength, low, high, side)["inputs"]
+      found = jnp.clip(found, low, high)
+      return (found.round() if images.dtype.kind in "iu" else found).astype(images.dtype)
+
     wrong = [clean]
     for strength in STRENGTHS:
       key = jax.random.fold_in(jax.random.fold_in(model.key, number), strength)
-      changed = corrupt(key, {"inputs": jnp.asarray(images[rows], jnp.float32)}, strength, low, high, side)
-      x = np.asarray(jnp.clip(changed["inputs"], low, high))
-      x = (x.round() if images.dtype.kind in "iu" else x).astype(images.dtype)
-      wrong.append(model.run(np.moveaxis(x, -1, options.channel_axis)).argmax(axis=-1) != labels)
+      x = np.moveaxis(np.asarray(changed(key, images[rows], strength)), -1, model.channel_axis)
+      wrong.append(model.run(x).argmax(axis=-1) != labels)
     arrays[name], each[name] = np.mean(wrong, axis=1), np.mean(wrong[1:], axis=0)
   each = {"all": np.mean([*each.values()], axis=0), **each}
   weights = model.resampled(len(rows))
@@ -102,42 +112,34 @@ def corruptions(model: Model, options: Options) -> Section:
   return Section(found, arrays, sentence, cost, "augment, noise.gaussian_noise", each)
 
 
-def attacked(model: Model, options: Options) -> Section:
+def attacked(model: Model) -> Section:
   """The error under projected gradient ascent, and the loss of its steps."""
   predict, inputs = model.traced()
   if inputs.dtype.kind != "f":
     raise Unavailable(f"needs floating inputs, got {inputs.dtype}")
-  low, high = model.range(options)
-  radii = options.eps or tuple(part * (high - low) for part in EPS)
+  low, high = model.range()
+  radii = model.eps or tuple(part * (high - low) for part in EPS)
   passes = 3 * (len(radii) * STEPS[-1] + sum(STEPS))
-  rows = model.order[: model.affordable(passes, 0.25, options)]
+  rows = model.order[: model.affordable(passes, 0.25)]
   clean = model.shown.predictions[rows].argmax(axis=-1) != model.shown.labels[rows]
 
-  def attack(params: Any, x: Any, y: Any, key: Any, eps: Any, num_steps: int) -> tuple[Any, ...]:
+  @jax.jit
+  def attack(params: Any, key: Any, x: Any, y: Any, eps: Any, num_steps: Any) -> tuple[Any, ...]:
     """Whether the answer is wrong, the loss, and whether the gradient at the data is 0."""
     loss = lambda x: losses_of(predict(params, x, None), y)
-    # No step from a random point is the control.
-    rate = 2.5 * eps / STEPS[-1] if num_steps else 0.0
-    moved = adversarial.pgd(
-      key, loss, x, eps=eps, step_size=rate, num_steps=max(num_steps, 1), clip=(low, high)
-    )
+    rate = 2.5 * eps / STEPS[-1]
+    moved = adversarial.pgd(key, loss, x, eps=eps, step_size=rate, num_steps=num_steps, clip=(low, high))
     silent = ~jnp.any(jax.grad(lambda x: loss(x).sum())(x) != 0, axis=tuple(range(1, x.ndim)))
     return predict(params, moved, None).argmax(axis=-1) != y, loss(moved), silent
 
-  compiled = jax.jit(attack, static_argnums=5)
-
   def on_all(eps: float, num_steps: int) -> list[np.ndarray]:
-    parts: list[Any] = []
-    for number, (batch, size) in enumerate(batches(len(rows))):
-      key = jax.random.fold_in(jax.random.fold_in(model.key, 100), number)
-      x, y = inputs[rows[batch]], model.shown.labels[rows[batch]]
-      result = compiled(model.params, x, y, key, jnp.asarray(eps, x.dtype), num_steps)
-      parts.append([np.asarray(one)[:size] for one in result])
-    return [np.concatenate(one) for one in zip(*parts, strict=True)]
+    of_batch = lambda key, x, y: attack(model.params, key, x, y, eps, num_steps)
+    return model.batched(of_batch, inputs[rows], model.shown.labels[rows], stream=100)
 
   attacks = [on_all(eps, STEPS[-1]) for eps in radii]
   # An attack that ends at a right answer has failed: the example is as wrong as it was.
   each = {f"eps {eps:.3g}": attack[0] | clean for eps, attack in zip(radii, attacks, strict=True)}
+  # No step from a random point is the control.
   way = [on_all(radii[-1], steps) for steps in (0, *STEPS[:-1])] + attacks[-1:]
   found = {"clean": share("error without attack", clean)}
   found |= {name: share(f"error at {name}", wrong) for name, wrong in each.items()}
@@ -159,29 +161,24 @@ def attacked(model: Model, options: Options) -> Section:
   return Section(found, arrays, sentence, cost, "adversarial.pgd", each)
 
 
-def with_noise(model: Model, options: Options) -> Section:
+def with_noise(model: Model) -> Section:
   """The spread of the predictions under the model's own noise, as of MC dropout."""
   predict, inputs = model.traced()
   if not model.draws:
     raise Unavailable("needs a predict_fn that takes a key")
-  rows = model.order[: model.affordable(DRAWS, 0.1, options)]
+  rows = model.order[: model.affordable(DRAWS, 0.1)]
   labels, apply_fn = model.shown.labels[rows], lambda params, x, *, key: predict(params, x, key)
 
   @jax.jit
-  def draw(params: Any, x: Any, key: Any) -> ensembles.MCResult:
-    return ensembles.mc_predict(apply_fn, params, x, key=key, num_samples=DRAWS, chunk_size=1)
+  def draw(params: Any, key: Any, x: Any) -> tuple[Any, Any]:
+    found = ensembles.mc_predict(apply_fn, params, x, key=key, num_samples=DRAWS, chunk_size=1)
+    return found.mean_log_probs, found.mutual_information
 
-  parts: list[Any] = []
-  for number, (batch, size) in enumerate(batches(len(rows))):
-    result = draw(
-      model.params, inputs[rows[batch]], jax.random.fold_in(jax.random.fold_in(model.key, 200), number)
-    )
-    parts.append([np.asarray(one)[:size] for one in (result.mean_log_probs, result.mutual_information)])
-  log_probs, spread = (np.concatenate(one) for one in zip(*parts, strict=True))
+  log_probs, spread = model.batched(lambda key, x: draw(model.params, key, x), inputs[rows], stream=200)
   if not spread.max() > 1e-6:
     raise Unavailable("the predictions are the same with every key")
   wrong, weights = log_probs.argmax(axis=-1) != labels, model.resampled(len(rows))
-  each = {"nll": -log_probs[np.arange(len(rows)), labels], "disagreement": spread}
+  each = {"error": wrong, "nll": -log_probs[np.arange(len(rows)), labels], "disagreement": spread}
   found = {
     "error": share("error of the mean of the draws", wrong),
     "nll": mean("NLL of the mean of the draws", each["nll"], weights),

@@ -2,59 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg import calibration
-from jaxreg.reports._numbers import Statistic
+from jaxreg.reports._numbers import Number, basic
 from jaxreg.typing import Array
 
+AT_ONCE = 20  # resamples that the compiled statistics take at once
 
-def _ratio(measure: Callable[..., tuple[Array, Array]]) -> Callable[[Any, Any, Any], Array]:
-  def function(predictions: Any, labels: Any, weights: Any) -> Array:
-    total, count = measure(predictions, labels, weights=weights)
-    return total / count
-
-  return function
-
-
-def _ece(bins: Callable[..., calibration.Bins]) -> Callable[[Any, Any, Any], Array]:
-  return lambda log_probs, labels, weights: calibration.ece(bins(log_probs, labels, weights=weights))
-
-
-def _error(log_probs: Any, labels: Any, weights: Any) -> Array:
-  return jnp.average(jnp.argmax(log_probs, axis=-1) != labels, weights=weights)
-
-
-def _squared(outputs: Any, labels: Any, weights: Any) -> Array:
-  return jnp.average(jnp.square(outputs - labels), weights=weights)
-
-
-def _r2(outputs: Any, labels: Any, weights: Any) -> Array:
-  centre = jnp.average(labels, weights=weights)
-  return 1 - _squared(outputs, labels, weights) / _squared(centre, labels, weights)
-
-
-OF_CLASSES = {
-  "error": Statistic("error", _error, percent=True),
-  "nll": Statistic("NLL", _ratio(calibration.nll)),
-  "brier": Statistic("Brier score", _ratio(calibration.brier)),
-  "ece": Statistic("ECE", _ece(calibration.ece_bins), percent=True),
-  "adaptive_ece": Statistic("adaptive ECE", _ece(calibration.adaptive_bins), percent=True),
-  "aurc": Statistic("AURC", lambda *given: calibration.risk_coverage(*given[:2], weights=given[2]).aurc),
+# Of each statistic its title, whether people read it in per cent, and its least value.
+KNOWN: dict[str, tuple[str, bool, float | None]] = {
+  "nll": ("NLL", False, 0.0),
+  "brier": ("Brier score", False, 0.0),
+  "ece": ("ECE", True, 0.0),
+  "adaptive_ece": ("adaptive ECE", True, 0.0),
+  "aurc": ("AURC", False, 0.0),
+  "rmse": ("RMSE", False, 0.0),
+  "mae": ("MAE", False, 0.0),
+  "r2": ("R2", False, None),
 }
-# These take the point predictions, `[n]`.
-OF_NUMBERS = {
-  "rmse": Statistic("RMSE", lambda *given: jnp.sqrt(_squared(*given))),
-  "mae": Statistic(
-    "MAE", lambda outputs, labels, weights: jnp.average(abs(outputs - labels), weights=weights)
-  ),
-  "r2": Statistic("R2", _r2, least=None),
-}
+
+
+def _of_classes(log_probs: Array, labels: Array, weights: Array) -> dict[str, Array]:
+  of = lambda measure: measure(log_probs, labels, weights=weights)
+  ratio = lambda total, count: total / count
+  return {
+    "nll": ratio(*of(calibration.nll)),
+    "brier": ratio(*of(calibration.brier)),
+    "ece": calibration.ece(of(calibration.ece_bins)),
+    "adaptive_ece": calibration.ece(of(calibration.adaptive_bins)),
+    "aurc": of(calibration.risk_coverage).aurc,
+  }
+
+
+def _of_numbers(outputs: Array, labels: Array, weights: Array) -> dict[str, Array]:
+  mean = lambda values: jnp.average(values, weights=weights)
+  squared = mean(jnp.square(outputs - labels))
+  return {
+    "rmse": jnp.sqrt(squared),
+    "mae": mean(jnp.abs(outputs - labels)),
+    "r2": 1 - squared / mean(jnp.square(labels - mean(labels))),
+  }
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _of_rows(function: Callable[..., dict[str, Array]], predictions: Any, labels: Any, weights: Any) -> Any:
+  return jax.lax.map(lambda row: function(predictions, labels, row), weights, batch_size=AT_ONCE)
+
+
+def over_resamples(
+  predictions: np.ndarray, labels: np.ndarray, levels: Sequence[float], weights: np.ndarray
+) -> dict[str, np.ndarray]:
+  """Each statistic of all examples and then of each resample, `[1 + number]`; compiled once."""
+  of_numbers = labels.dtype.kind == "f"
+  given = (_of_numbers, point(predictions, levels)) if of_numbers else (_of_classes, predictions)
+  found = _of_rows(*given, labels, np.concatenate([np.ones_like(weights[:1]), weights]))
+  return {name: np.asarray(each, np.float64) for name, each in found.items()}
+
+
+def bootstrapped(*given: Any) -> dict[str, Number]:
+  """The statistics of all examples, with bootstrap intervals; the arguments are those of `over_resamples`."""
+  found: dict[str, Number] = {}
+  for name, (value, *drawn) in over_resamples(*given).items():
+    title, percent, least = KNOWN[name]
+    found[name] = Number(title, float(value), *basic(float(value), np.array(drawn), least), percent)
+  return found
+
+
+def point(predictions: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+  """The mean, or the quantile nearest the median, `[n]`."""
+  return predictions[:, int(np.abs(np.asarray(levels) - 0.5).argmin()) if levels else 0]
 
 
 def conformal_sets(

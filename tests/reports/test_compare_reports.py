@@ -92,7 +92,7 @@ def test_a_card_continues_after_an_interruption(folders, tmp_path, monkeypatch):
   """Ctrl-C in the second section leaves a page with the first; the same call then makes the others only."""
   section = reports._report.OF_CLASSES["calibration"]
 
-  def stop(model, options):
+  def stop(model):
     raise KeyboardInterrupt
 
   monkeypatch.setitem(reports._report.OF_CLASSES, "calibration", stop)

@@ -9,8 +9,8 @@ from scipy import optimize, stats
 from sklearn import metrics
 
 import jaxreg
-from jaxreg.reports._numbers import bootstrapped, mean, ranked, resamples, share
-from jaxreg.reports._statistics import OF_CLASSES
+from jaxreg.reports._numbers import mean, ranked, resamples, share
+from jaxreg.reports._statistics import bootstrapped
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 4, 300)
@@ -134,7 +134,7 @@ def test_bootstrap_intervals_are_those_of_scipy():
   weights = resamples(0, 300, 4000)
   losses = -np.log(PROBS[np.arange(300), LABELS])
   want = stats.bootstrap((losses,), np.mean, method="basic", n_resamples=4000, rng=1).confidence_interval
-  drawn = bootstrapped({"nll": OF_CLASSES["nll"]}, LOG_PROBS, LABELS, weights)["nll"]
+  drawn = bootstrapped(LOG_PROBS, LABELS, (), weights)["nll"]
   for got in (mean("", losses, weights), drawn):
     assert (got.low, got.high) == pytest.approx(want, abs=0.1 * (want.high - want.low))
 
