@@ -88,8 +88,10 @@ def names_in(cell):
   return found
 
 
-def test_what_the_features_table_calls_jaxreg_s_exists():
-  rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table(COMPARISON, "| feature |")]
+@pytest.mark.parametrize("header", ["| feature |", "| curvature |"])
+def test_what_the_tables_of_features_call_jaxreg_s_exists(header):
+  rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table(COMPARISON, header)]
+  assert len({len(row) for row in rows}) == 1
   for feature, ours, *_ in rows:
     if feature.startswith("**"):
       continue
