@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -97,10 +98,70 @@ def test_examples_that_do_not_count_have_no_influence(name):
     close(found[1], other[1])  # the kernel's
 
 
-def test_the_cross_entropy_in_float64_with_bias_and_more_leading_axes():
-  logits = X.astype(np.float64) @ W + BIAS
-  log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-  expected = -log_probs[np.arange(EXAMPLES), LABELS]
+def dropmax_in_float64(z, fixed):
+  """The posterior has the prior as a constant."""
+  terms = oracles.dropmax_terms(*z, LABELS, np.zeros((1, EXAMPLES, CLASSES)), fixed[1] + z[2])
+  return terms["kl"] + terms["neg_entropy"] + terms["auxiliary"]
+
+
+def distillation_in_float64(z, fixed):
+  p, q = oracles.softmax(fixed[1] / 4), oracles.softmax(z[0] / 4)
+  return 16 * (p * np.log(p / q)).sum(-1)
+
+
+entropy = lambda z: -(oracles.softmax(z) * np.log(oracles.softmax(z))).sum(-1)
+likelihood = lambda z: np.exp(-oracles.cross_entropy(z, LABELS))
+of_logits = lambda oracle: lambda z, fixed: oracle(*z)
+# Of the logits, and of those that get no gradient; with the defaults of each loss.
+ORACLES = {
+  "softmax_cross_entropy": of_logits(lambda z: oracles.cross_entropy(z, LABELS)),
+  "soft labels": of_logits(lambda z: -(SOFT * np.log(oracles.softmax(z))).sum(-1)),
+  "label_smoothing": of_logits(lambda z: oracles.smoothed_cross_entropy(z, LABELS, 0.1)),
+  "z_loss": of_logits(lambda z: np.log(np.exp(z).sum(-1)) ** 2),
+  "focal": of_logits(lambda z: (1 - likelihood(z)) ** 2 * oracles.cross_entropy(z, LABELS)),
+  "poly_loss": of_logits(lambda z: oracles.cross_entropy(z, LABELS) + 2 * (1 - likelihood(z))),
+  "confidence_penalty": of_logits(lambda z: oracles.cross_entropy(z, LABELS) - 0.1 * entropy(z)),
+  "entropy": of_logits(entropy),
+  "distillation": distillation_in_float64,
+  "logit_adjustment": of_logits(lambda z: oracles.cross_entropy(z + PRIOR, LABELS)),
+  "dropmax": dropmax_in_float64,
+}
+
+
+@each_loss
+def test_value_and_gradient_are_those_in_float64(name):
+  """The gradient by central differences, of a sum in which every example counts otherwise."""
+  loss, x, w, labels = CALLS[name]
+  biases = tuple(np.full_like(BIAS, n) + BIAS for n in range(len(as_tuple(w))))
+  given = as_tuple(x), as_tuple(w), biases
+  weights = np.arange(1.0, EXAMPLES + 1) / EXAMPLES
+
+  def logits_of(x, w, b):
+    return [h @ k + c for h, k, c in zip(x * (len(w) // len(x)), w, b, strict=True)]
+
+  def ours(x, w, b):
+    x, w = x if len(x) > 1 else x[0], w if len(w) > 1 else w[0]
+    values = losses.linear(loss, x, w, *labels, bias=b if len(b) > 1 else b[0], chunk_size=5)
+    return (values * weights).sum(), values
+
+  (_, values), gradients = jax.jit(jax.value_and_grad(ours, (0, 1, 2), has_aux=True))(*given)
+  wide = jax.tree.map(np.float64, given)
+  fixed = logits_of(*wide)
+  oracle = lambda leaves: ORACLES[name](logits_of(*tree.unflatten(leaves)), fixed)
+  leaves, tree = jax.tree.flatten(wide)
+  np.testing.assert_allclose(values, oracle(leaves), rtol=1e-5, atol=1e-5)
+  for number, (leaf, found) in enumerate(zip(leaves, jax.tree.leaves(gradients), strict=True)):
+    expected = np.zeros_like(leaf)
+    for index in np.ndindex(leaf.shape):
+      step = np.zeros_like(leaf)
+      step[index] = 1e-5
+      beside = lambda moved, n=number: oracle([*leaves[:n], moved, *leaves[n + 1 :]])
+      expected[index] = ((beside(leaf + step) - beside(leaf - step)) * weights).sum() / 2e-5
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+def test_bias_and_more_leading_axes_in_chunks_of_any_size():
+  expected = oracles.cross_entropy(X.astype(np.float64) @ W + BIAS, LABELS)
   for size in (1, 5, 11, 22, 100):
     found = losses.linear(
       losses.softmax_cross_entropy,
