@@ -36,7 +36,7 @@ from _report import flags  # noqa: E402
 from jaxreg import flatness, losses  # noqa: E402
 from jaxreg.flatness import _split  # noqa: E402
 from jaxreg.flatness._eigen import SpectralDensity  # noqa: E402
-from jaxreg.models._transformer import _EncoderLayer, _positional_encoding  # noqa: E402
+from jaxreg.models._transformer import _Attention, _FeedForward, _positional_encoding  # noqa: E402
 from jaxreg.plots._axes import WIDTH, new_figure, tidy  # noqa: E402
 from jaxreg.train.data.text import PAD, parallel_text  # noqa: E402
 
@@ -46,11 +46,10 @@ SIZES = {
   "layers": 4,
   "length": 64,
   "sequences": 8,  # of the Hessian
-  "batch": 8,  # sequences of a training step
-  "steps": 200,
-  "schedule": 400,  # steps of the whole schedule of the rate
+  "batch": 4,  # sequences of a training step
+  "steps": 300,
   "save": 50,  # steps between two checkpoints
-  "rate": 1e-3,
+  "rate": 1.5e-3,
   "products": 30,  # for the eigenpairs
   "vectors": 26,  # of the parameters' size, which the iteration may hold
   "probes": 16,
@@ -61,6 +60,19 @@ QUICK = {"vocabulary": 400, "width": 16, "layers": 1, "length": 8, "sequences": 
 QUICK |= {"products": 12, "vectors": 14, "probes": 4, "nodes": 4}
 STAGES = ("training", "eigenpairs", "traces", "eigenpairs_2", "traces_2", "density")
 PAIRS = 5
+
+
+class Block(nn.Module):
+  """Causal attention and a feed-forward layer, each added to what is normalised before it."""
+
+  width: int
+
+  @nn.compact
+  def __call__(self, x, seen):
+    own = self.width // 8
+    normal = nn.LayerNorm(name="attention_norm")(x)
+    x += _Attention(num_heads=8, d_k=own, d_v=own, name="attention")(normal, normal, seen)
+    return x + _FeedForward(4 * self.width, name="feed_forward")(nn.LayerNorm(name="feed_forward_norm")(x))
 
 
 class Decoder(nn.Module):
@@ -77,16 +89,15 @@ class Decoder(nn.Module):
     x = jnp.take(table, tokens, axis=0) * self.width**0.5
     x += jnp.asarray(_positional_encoding(length, self.width), x.dtype)[None]
     seen = jnp.tril(jnp.ones((1, 1, length, length), bool))
-    heads = {"num_heads": 8, "d_k": self.width // 8, "d_v": self.width // 8}
     for number in range(self.layers):
-      x = _EncoderLayer(heads, 4 * self.width, 0.0, name=f"block_{number}")(x, seen, train=False)
-    return x
+      x = Block(self.width, name=f"block_{number}")(x, seen)
+    return nn.LayerNorm(name="last_norm")(x)
 
 
 def layer_of(name):
   """The layer of a parameter, by which traces are summed."""
   parts = name.split("/")
-  return parts[0] if parts[0] in ("embedding", "output") else "/".join(parts[:2])
+  return "/".join(parts[:2]) if parts[0].startswith("block") else parts[0]
 
 
 class Study:
@@ -129,7 +140,7 @@ class Study:
     return {**params, "output": {"kernel": kernel}}
 
   def optimizer(self):
-    steps = self.sizes["schedule"]
+    steps = self.sizes["steps"]
     rate = optax.warmup_cosine_decay_schedule(0, self.sizes["rate"], steps // 8, steps)
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate))
 
