@@ -43,8 +43,8 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
               the others stop; default 100
   --start_timeout SECONDS
               the time within which all processes have to come; default 45
-  --against DIR, --minutes M
-              for `report`, which makes a report card of a run: another run, and
+  --against DIR [DIR ...], --minutes M
+              for `report`, which makes a report card of a run: other runs, and
               a budget; the fields report.against and report.minutes
   --config.method.name=MODULE:NAME
               a method of yours: the object NAME of the Python module MODULE, as
@@ -146,10 +146,29 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
   if first not in JOBS:
     return None, argv
   if first == "report":
-    rest = [re.sub(r"^--(against|minutes)\b", r"--config.report.\1", argument) for argument in rest]
+    rest = _report_fields(rest)
   if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):
     raise RunError(f"{twice}: the job is given already, {first}")
   return first, rest
+
+
+def _report_fields(arguments: list[str]) -> list[str]:
+  """Turns `--minutes M` and all `--against DIR ...` into fields."""
+  against: list[str] = []
+  others: list[str] = []
+  while arguments:
+    argument, *arguments = arguments
+    found = re.fullmatch(r"--against(?:=(.*))?", argument, re.DOTALL)
+    if not found:
+      others.append(re.sub(r"^--minutes\b", "--config.report.minutes", argument))
+      continue
+    given = [found[1]] if found[1] else []
+    while not found[1] and arguments and not arguments[0].startswith("-"):
+      given.append(arguments.pop(0))
+    if not given:
+      raise RunError("--against: needs the folder of a run, as in --against runs/dropmax_digits")
+    against += given
+  return others + ([f"--config.report.against={tuple(against)!r}"] if against else [])
 
 
 def _flag_meant(error: Exception, config: Config) -> str:

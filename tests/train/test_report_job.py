@@ -1,6 +1,9 @@
 """`job = report`: a card of a run has the numbers of its evaluation, and continues."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from jaxreg.train import cli
 from jaxreg.train.jobs.report import _check as check
 
 FEW = ("errors", "calibration")
+MODELS = {"run": ["run"], "smooth": ["smooth-0", "smooth-1"]}
 FIELDS = {"method.name": "softmax", "epochs": 2}
 
 
@@ -48,19 +52,74 @@ def test_the_noise_and_the_loss_are_those_of_the_training(trained):
 
 
 def test_another_run_beside_it(trained):
-  _, results = report(trained, report__against=str(trained / "other"))
+  _, results = report(trained, report__against=(str(trained / "other"),))
   comparison, card = results["pages"]
   assert comparison == str(trained / "run" / "report" / "against-other" / "report.html")
   assert card == str(trained / "run" / "report" / "report.html")
   assert (trained / "other" / "report" / "report.html").is_file()
   with pytest.raises(train.RunError, match=r"report\.against: must be another run"):
-    report(trained, report__against=str(trained / "run"))
+    report(trained, report__against=(str(trained / "run"),))
 
 
-def test_flags_of_the_command(trained, tmp_path):
-  arguments = ["report", "--workdir", str(trained / "run"), "--against", "x", "--minutes=2"]
-  call = cli.parse(arguments, runs.ROOT / "configs")
-  assert (call.config.job, call.config.report.against, call.config.report.minutes) == ("report", "x", 2.0)
+@pytest.mark.thorough
+def test_runs_that_differ_in_the_seed_are_one_model_with_a_band(trained):
+  """The command as it is typed: two models, of which the second has two runs."""
+  for name, seed in (("smooth-0", 0), ("smooth-1", 1)):
+    fields = {**FIELDS, "method.name": "label_smoothing", "seed": seed}
+    train.train(runs.make_config(fields), trained / name)
+  command = [sys.executable, runs.ROOT / "run.py", "report", "--workdir", trained / "run", "--against"]
+  command += [trained / "smooth-0", trained / "smooth-1", f"--config.report.sections={FEW}"]
+  done = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True)
+  folder = trained / "run" / "report" / "against-smooth"
+  assert done.stdout.splitlines()[1] == str(folder / "report.html")
+  found = json.loads((folder / "report.json").read_text())
+  cards = {label: [str(trained / name / "report") for name in names] for label, names in MODELS.items()}
+  assert found["labels"] == cards
+  nll = lambda name: json.loads((trained / name / "report" / "report.json").read_text())["sections"][
+    "calibration"
+  ]["numbers"]["nll"]["value"]
+  got = found["differences"]["smooth"]["calibration/nll"]
+  assert got["value"] == pytest.approx((nll("smooth-0") + nll("smooth-1")) / 2 - nll("run"), rel=1e-5)
+  page = (folder / "report.html").read_text()
+  assert "What differs beyond chance" in page
+  assert "smooth, mean of 2 seeds" in page
+
+
+@pytest.mark.thorough
+def test_ctrl_c_leaves_a_page_and_the_same_command_continues(trained):
+  command = [sys.executable, runs.ROOT / "run.py", "report", "--workdir", trained / "other"]
+  command += ["--config.report.sections=('errors','calibration','flatness')", "--minutes=0.5"]
+  process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
+  for line in process.stderr:
+    if "calibration, section" in line:
+      process.send_signal(signal.SIGINT)
+  assert process.wait() == 130
+  folder = trained / "other" / "report"
+  before = json.loads((folder / "report.json").read_text())["sections"]
+  assert [*before] == ["errors"]
+  page = (folder / "report.html").read_text()
+  assert "<h2>Errors</h2>" in page
+  assert "Flatness: not computed yet" in page
+  again = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True)
+  assert "report: calibration, section 1 of 2" in again.stderr
+  after = json.loads((folder / "report.json").read_text())["sections"]
+  assert after["errors"] == before["errors"]
+  assert {each["status"] for each in after.values()} == {"done"}
+
+
+@pytest.mark.parametrize(
+  ("flags", "against"),
+  [
+    ("--against x --minutes=2", ("x",)),
+    ("--against=x --against y --minutes 2", ("x", "y")),
+    ("--minutes 2 --against x y --config.report.sections=errors", ("x", "y")),
+  ],
+)
+def test_flags_of_the_command(trained, flags, against):
+  call = cli.parse(["report", "--workdir", str(trained / "run"), *flags.split()], runs.ROOT / "configs")
+  assert (call.config.job, call.config.report.against, call.config.report.minutes) == ("report", against, 2.0)
+  with pytest.raises(train.RunError, match="--against: needs the folder of a run"):
+    cli.parse(["report", "--against", "--minutes=2"], runs.ROOT / "configs")
 
 
 def test_several_labels_are_refused():

@@ -387,7 +387,10 @@ class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="predicti
 
 
 class Report(Group, read_when=by_job("report"), scope="call"):
-  against: str = field("", "Work directory of a run of the same data to compare with.")
+  against: tuple[str, ...] = field(
+    (),
+    "Work directories of runs of the same data to compare with; runs that differ in the seed are one model.",
+  )
   minutes: float = field(5.0, "Budget of a report card, which chooses examples and products.", "(0, 1e4]")
   sections: tuple[ReportSection, ...] = field((), "Sections of the card; (): all.")
 

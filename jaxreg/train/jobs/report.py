@@ -1,6 +1,7 @@
 """`job = report`: a report card of a run, and another run beside it."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from jaxreg import reports
 from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.config.choices import Config
+from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.files import Table, check_no_links, local_path
@@ -17,11 +19,13 @@ from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weig
 from jaxreg.train.jobs.flatness.requirements import host_batch
 from jaxreg.train.jobs.model_inputs import is_integer
 from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
+from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
 from jaxreg.typing import Array, Key, Params
 
 FOLDER = "report"
+SEEDS = ("seed", "replicas", "replicas_by")  # fields that make no other model
 
 
 def report(config: Config, workdir: Path) -> Table:
@@ -34,19 +38,21 @@ def report(config: Config, workdir: Path) -> Table:
   if jax.process_count() > 1:
     raise RunError(f"job: report runs in one process, here are {jax.process_count()}")
   runs = {workdir: config}
-  if config.report.against:
-    other = local_path(config.report.against, "report.against")
-    if other.resolve() == workdir.resolve():
-      raise RunError(f"report.against: must be another run than {workdir}")
+  for other in (local_path(each, "report.against") for each in config.report.against):
+    if other.resolve() in [folder.resolve() for folder in runs]:
+      raise RunError(f"report.against: must be another run than {other}")
     runs[other] = restore_config(config, other)
+  models = _models([*runs]) if len(runs) > 1 else {}
   cards = {folder: _cards(each, folder) for folder, each in runs.items()}
   pages = [card / "report.html" for card in cards[workdir]]
-  labels = [folder.name for folder in cards]
-  if len(labels) > 1:
-    labels = labels if len({*labels}) == len(labels) else [str(folder) for folder in cards]
-    out = workdir / FOLDER / f"against-{labels[1].replace('/', '_')}"
+  if models:
+    _, *others = models
+    out = workdir / FOLDER / "against-{}".format("-".join(others).replace("/", "_"))[:100]
+    by_model = {
+      label: [card for folder in folders for card in cards[folder]] for label, folders in models.items()
+    }
     try:
-      reports.compare(dict(zip(labels, cards.values(), strict=True)), out=out, title=" and ".join(labels))
+      reports.compare(by_model, out=out, title=", ".join(models))
     except ValueError as error:
       raise RunError(f"report.against: {one_line(error)}") from error
     pages.insert(0, out / "report.html")
@@ -59,6 +65,20 @@ def lines(results: Table) -> str:
   """The pages of a report, and what is not on them."""
   missing = [f"not on the card: {name}: {reason}" for name, reason in results["missing"].items()]
   return "\n".join([f"{results['sections']} sections", *missing, *results["pages"]])
+
+
+def _models(folders: list[Path]) -> dict[str, list[Path]]:
+  """The runs of each model by its label: runs that differ in the seed alone are one, unless all are."""
+  by_fields: dict[str, list[Path]] = {}
+  for folder in folders:
+    fields = workdirs.read_config(folder)
+    same = {name: x for name, x in fields.items() if name not in SEEDS and row_of(name).scope != "call"}
+    by_fields.setdefault(json.dumps(same, sort_keys=True), []).append(folder)
+  groups = [*by_fields.values()] if len(by_fields) > 1 else [[folder] for folder in folders]
+  name = lambda group: re.sub(r"(?<=.)[-_.]?\d+$", "", group[0].name) if len(group) > 1 else group[0].name
+  labels = [name(group) for group in groups]
+  labels = labels if len({*labels}) == len(labels) else [str(group[0]) for group in groups]
+  return dict(zip(labels, groups, strict=True))
 
 
 def _cards(config: Config, workdir: Path) -> list[Path]:
