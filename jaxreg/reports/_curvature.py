@@ -34,7 +34,7 @@ def flat(model: Model) -> Section:
   size = len(jax.tree.leaves(batch)[0])
   number = model.affordable(LEAST, PART, most=size)
   spare = 60 * model.minutes * PART / (LEAST * number * max(model.seconds, 1e-9))
-  more = int(np.clip(spare, 1, 4))
+  more = int(np.clip(spare, 1, 2))
   directions, probes = 1 + 2 * more, 2 * more
   parts = -(-number // AT_ONCE)
   at_once = number // parts  # all of one size, which compiles once

@@ -98,6 +98,14 @@ def test_pgd_reaches_the_worst_point_of_the_ball_and_never_leaves_it():
   jax.tree.map(lambda delta: np.testing.assert_array_equal(delta, 0), attack(x, 0.0)[0])
 
 
+def test_a_traced_number_of_steps_moves_as_far_as_a_static_one():
+  """Up the gradient of `3 a - 4 b` by a tenth a step, until the ball ends after five."""
+  loss, options = lambda x: x @ jnp.array([3.0, -4.0]), {"eps": 0.5, "step_size": 0.1, "random_start": False}
+  run = jit(lambda number: adversarial.pgd(None, loss, jnp.zeros((1, 2)), num_steps=number, **options))
+  for number, far in ((0, 0.0), (2, 0.2), (9, 0.5)):
+    np.testing.assert_allclose(run(number), [[far, -far]], rtol=1e-6)
+
+
 def test_the_ball_is_spent_on_the_coordinates_that_may_move():
   """Of the loss `3 a + 4 b`, where a is at the end of its range: b moves by all of eps."""
   x = jnp.array([[1.0, 0.5]])
