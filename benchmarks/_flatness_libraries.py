@@ -87,12 +87,15 @@ def eigenpairs(problem, library, num, tol, steps=None):
   return now() - began, {}, torch.cat([values[:, None], vectors[:, problem.order]], dim=1)
 
 
-def density(problem, library, probes, steps):
-  """The eigenvalues of all probes and their weights, from which both make their density."""
+def density(problem, library, probes, steps, ends):
+  """The eigenvalues of all probes and their weights, from which both make their density.
+
+  curvlinops is told the `ends` of the spectrum; its own search for them takes many times the rest.
+  """
   began = now()
   made = operator(problem, library, "hessian")
   if library == "curvlinops":
-    cached = curvlinops.LanczosApproximateSpectrumCached(made, steps)
+    cached = curvlinops.LanczosApproximateSpectrumCached(made, steps, boundaries=ends)
     cached.approximate_spectrum(num_repeats=probes)
     pairs = [(values, vectors[0] ** 2) for values, vectors in cached._get_lanczos_iters(probes)]
     found = [torch.cat(part) for part in zip(*pairs, strict=True)]

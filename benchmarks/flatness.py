@@ -65,7 +65,7 @@ class Bench:
     self.examples, steps, hidden = (1000, 100, 16) if quick else (10_000, options.steps, 50)
     self.samples, self.drawn, self.rows = (40, 10, 8) if quick else (1000, 50, 50)
     self.number, self.peer_number = (6, 2) if quick else (50, 10)
-    self.probes, self.quadrature = (4, (2, 10)) if quick else (32, (4, 30))
+    self.probes, self.quadrature = (4, (2, 10)) if quick else (32, (2, 30))
     self.seeds, self.masks = (3, 32) if quick else (6, 256)
     self.folder = Path(options.folder)
     params, batch = make_problem(self.examples, steps, hidden)
@@ -200,8 +200,9 @@ def eigenpairs(bench):
 
 def density(bench):
   side, (probes, steps) = bench.side, bench.quadrature
-  theirs = whole("density", probes=probes, steps=steps)
   ours = lambda: side.density(probes, steps)
+  ends = [float(end) for end in ours().grid[np.array([0, -1])]]
+  theirs = whole("density", probes=probes, steps=steps, ends=ends)
   result = bench.timed("density", {"Curvature.density": ours, **theirs})
   found = {"Curvature.density": ours()[:2]}
   found |= {name: bench.fetch(task, **options) for name, (task, options) in theirs.items()}
