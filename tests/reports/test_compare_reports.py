@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -75,6 +76,14 @@ def test_seeds_are_drawn_too(folders, tmp_path):
   found = reports.compare(pairs, out=tmp_path)["differences"]["b"]["calibration/nll"]
   less = sum(nll(2.0, seed) - nll(1.0, seed) for seed in (1, 2)).mean() / 2
   assert found["value"] == pytest.approx(less, rel=1e-4)
+  # Welch's t with the variance of the paired examples, as if of many seeds, beside those of the seeds.
+  each = sum(nll(2.0, seed) - nll(1.0, seed) for seed in (1, 2)) / 2
+  parts = [np.var([nll(skill, seed).mean() for seed in (1, 2)], ddof=1) / 2 for skill in (1.0, 2.0)]
+  variance = each.var(ddof=1) / 400 + sum(parts)
+  freedom = variance**2 / sum(part**2 for part in parts)
+  half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+  assert (found["high"] - found["low"]) / 2 == pytest.approx(half, rel=0.1)
+  assert found["p"] == pytest.approx(2 * stats.t.sf(less / -np.sqrt(variance), freedom), rel=0.9)
   assert "mean of 2 seeds" in (tmp_path / "report.html").read_text()
 
 
@@ -93,7 +102,7 @@ def test_a_card_continues_after_an_interruption(folders, tmp_path, monkeypatch):
   section = reports._report.OF_CLASSES["calibration"]
 
   def stop(model):
-    raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
   monkeypatch.setitem(reports._report.OF_CLASSES, "calibration", stop)
   with pytest.raises(KeyboardInterrupt):

@@ -94,9 +94,24 @@ def test_conformal_sets(card):
   sets = apart[int(np.ceil(201 * 0.9)) - 1] + 1e-6 >= -LOG_PROBS
   assert found["conformal_coverage"] == pytest.approx(sets[np.arange(300), LABELS].mean())
   assert found["conformal_size"] == pytest.approx(sets.sum(1).mean())
-  # The scores of adaptive sets are drawn: their coverage is the promised one up to chance, of both splits.
-  assert abs(found["aps_coverage"] - 0.9) < 4 * np.sqrt(0.09 / 300 + 0.09 / 200)
-  assert found["aps_size"] > found["conformal_size"]
+  entry = card["sections"]["conformal"]["numbers"]["conformal_coverage"]
+  interval = stats.binomtest(sets[np.arange(300), LABELS].sum(), 300).proportion_ci(method="wilson")
+  assert (entry["low"], entry["high"]) == pytest.approx(interval)
+  keys = jax.random.split(jax.random.fold_in(jax.random.key(0), 1))
+  ours, theirs = (
+    masses(key, probs) for key, probs in zip(keys, (PROBS, np.exp(tempered(APART, 1.0))), strict=True)
+  )
+  level = np.sort(theirs[np.arange(200), APART_LABELS])[int(np.ceil(201 * 0.9)) - 1]
+  sets = ours <= level + 1e-6
+  assert found["aps_coverage"] == pytest.approx(sets[np.arange(300), LABELS].mean())
+  assert found["aps_size"] == pytest.approx(sets.sum(1).mean())
+
+
+def masses(key, probs):
+  """Romano, Sesia and Candes, Eq. 5: the mass of the more probable classes, and a random share of its own."""
+  share = np.float64(jax.random.uniform(key, (len(probs), 1)))
+  more = (probs[:, None, :] > probs[:, :, None]) * probs[:, None, :]
+  return more.sum(-1) + share * probs
 
 
 def test_the_same_numbers_are_in_the_file(card, folder):
@@ -128,6 +143,64 @@ def test_residuals_and_intervals(tmp_path):
   assert found["predicted_width"] == pytest.approx(2 * half)
   assert found["conformal_coverage"] == pytest.approx((np.abs(means - targets[:200]) <= margin).mean())
   assert found["conformal_width"] == pytest.approx(2 * margin, rel=1e-5)
+
+
+def aurc(log_probs, labels):
+  wrong = (log_probs.argmax(1) != labels)[np.argsort(-log_probs.max(1), kind="stable")]
+  return (np.cumsum(wrong) / np.arange(1, len(wrong) + 1)).mean()
+
+
+def top_label(log_probs, labels, equal):
+  confidence, correct = np.exp(np.float64(log_probs.max(1))), log_probs.argmax(1) == labels
+  edges = np.quantile(confidence, np.linspace(0, 1, 16)) if equal else np.linspace(0, 1, 16)
+  return ece(confidence, correct, edges)
+
+
+TARGETS = 3 * RNG.normal(size=300)
+OUTPUTS = np.stack([TARGETS + RNG.normal(size=300)], axis=1)
+BY_EXAMPLE = {
+  "brier": lambda x, y: np.square(np.exp(np.float64(x)) - np.eye(4)[y]).sum(1).mean(),
+  "ece": lambda x, y: top_label(x, y, equal=False),
+  "adaptive_ece": lambda x, y: top_label(x, y, equal=True),
+  "aurc": aurc,
+  "rmse": lambda x, y: metrics.root_mean_squared_error(y, x[:, 0]),
+  "mae": lambda x, y: metrics.mean_absolute_error(y, x[:, 0]),
+  "r2": lambda x, y: metrics.r2_score(y, x[:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", BY_EXAMPLE)
+def test_intervals_of_statistics_are_those_of_scipy(name):
+  """Each resample is made in NumPy; numbers that cannot be negative end at 0."""
+  given = (OUTPUTS, TARGETS) if name in ("rmse", "mae", "r2") else (LOG_PROBS, LABELS)
+  of_rows = lambda rows: BY_EXAMPLE[name](given[0][rows], given[1][rows])
+  options = {"method": "basic", "n_resamples": 1000, "vectorized": False, "rng": 1}
+  want = stats.bootstrap((np.arange(300),), of_rows, **options).confidence_interval
+  got = bootstrapped(*given, (), resamples(0, 300))[name]
+  low = max(want.low, 0)
+  assert (got.low, got.high) == pytest.approx((low, want.high), abs=0.25 * (want.high - low))
+
+
+def test_predicted_quantiles(tmp_path):
+  levels = (0.1, 0.5, 0.9)
+  quantiles = np.stack([TARGETS + RNG.normal(size=300) + shift for shift in (-1.3, 0.1, 1.2)], axis=1)
+  quantiles.sort(axis=1)
+  held_out = {"predictions": quantiles[150:], "labels": TARGETS[150:]}
+  data = {"labels": TARGETS[:150]}
+  card = jaxreg.report(quantiles[:150], data, held_out=held_out, levels=levels, out=tmp_path)
+  found, (low, middle, high), targets = numbers(card, "residuals"), quantiles[:150].T, TARGETS[:150]
+  assert found["rmse"] == pytest.approx(metrics.root_mean_squared_error(targets, middle), rel=1e-5)
+  for level, values in zip(levels, (low, middle, high), strict=True):
+    assert found[f"below/{level}"] == pytest.approx((targets <= values).mean())
+  found = numbers(card, "conformal")
+  assert found["predicted_coverage"] == pytest.approx(((low <= targets) & (targets <= high)).mean())
+  assert found["predicted_width"] == pytest.approx((high - low).mean(), rel=1e-5)
+  # Romano, Patterson and Candes, Conformalized Quantile Regression, Eq. 6 to 8.
+  scores = np.maximum(quantiles[150:, 0] - TARGETS[150:], TARGETS[150:] - quantiles[150:, 2])
+  margin = np.sort(scores)[int(np.ceil(151 * 0.9)) - 1]
+  inside = (low - margin <= targets) & (targets <= high + margin)
+  assert found["conformal_coverage"] == pytest.approx(inside.mean())
+  assert found["conformal_width"] == pytest.approx((high - low).mean() + 2 * margin, rel=1e-5)
 
 
 def test_bootstrap_intervals_are_those_of_scipy():

@@ -1,5 +1,7 @@
 """The sections that call the model, against closed forms and scikit-learn; what fails is a line."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,8 +53,29 @@ def test_an_attack_on_a_linear_model_moves_the_margin_by_eps_times_the_l1_norm(c
     assert found[f"eps {eps}"] == pytest.approx((worst < 0).mean())
   assert found["loss"] == pytest.approx(np.log1p(np.exp(-worst)).mean(), rel=1e-4)
   assert found["clean"] == pytest.approx((signed < 0).mean())
-  assert found["clean"] <= found["random"] < found["eps 0.2"]
+  drawn = np.random.default_rng(1).uniform(-0.2, 0.2, (4000, 16)) @ WEIGHTS
+  chance = (signed[:, None] + drawn < 0).mean(axis=1)
+  assert abs(found["random"] - chance.mean()) < 4 * np.sqrt((chance * (1 - chance)).sum()) / 200
   assert found["no_gradient"] == 0
+
+
+@pytest.mark.thorough
+def test_the_steps_of_an_attack_and_a_gradient_that_is_masked(tmp_path):
+  """One step is 1/8 of eps from a random point; of examples whose margin is cut off, the gradient is 0."""
+  cut = lambda params, x: linear(params, x) * (linear(params, x)[:, 1:] > 0)
+  options = {"params": WEIGHTS, "eps": (0.2,), "value_range": (-9.0, 9.0), "sections": ("adversarial",)}
+  found = numbers(jaxreg.report(cut, DATA, out=tmp_path / "cut", **options), "adversarial")
+  assert found["no_gradient"] == pytest.approx((MARGINS < 0).mean())
+  jaxreg.report(linear, DATA, out=tmp_path / "linear", **options)
+  with np.load(tmp_path / "linear" / "report.npz") as arrays:
+    steps, loss = arrays["adversarial/steps"], arrays["adversarial/loss"]
+  signed, drawn = np.where(LABELS == 1, MARGINS, -MARGINS), np.random.default_rng(1)
+  start = drawn.uniform(-0.2, 0.2, (500, 200, 16))
+  for number, got in zip(steps, loss, strict=True):
+    # Each step lowers the margin of the label as fast as it can.
+    moved = np.clip(start - number * 0.025 * np.sign(WEIGHTS), -0.2, 0.2)
+    want = np.log1p(np.exp(-(signed + moved @ WEIGHTS))).mean(axis=1)
+    assert abs(got - want.mean()) < 5 * want.std() + 1e-4
 
 
 def test_detection_is_that_of_scikit_learn(card):
@@ -74,32 +97,82 @@ def test_draws_that_are_sure_and_opposite_disagree_by_the_entropy_of_their_mean(
   entropy = stats.entropy(np.stack([heads, 30 - heads]) / 30)
   want = (stats.binom.pmf(heads, 30, 0.5) * entropy).sum()
   assert found["disagreement"] == pytest.approx(want, abs=0.01)
-  assert 0.35 < found["error"] < 0.65
+  chance = stats.binom.pmf(heads, 30, 0.5)
+  # A tie is answered by the first class.
+  wrong = np.where(LABELS == 0, chance[16:].sum(), chance[:16].sum())
+  assert abs(found["error"] - wrong.mean()) < 4 * np.sqrt((wrong * (1 - wrong)).sum()) / 200
+  losses = -np.log(np.maximum(heads, 1) / 30)
+  spread = np.sqrt((chance * losses**2).sum() - (chance * losses).sum() ** 2)
+  assert found["nll"] == pytest.approx((chance * losses).sum(), abs=4 * spread / np.sqrt(200))
+  # The draws do not know the label.
+  assert abs(found["mistakes"] - 0.5) < 4 / np.sqrt(12 * 200 * wrong.mean() * (1 - wrong.mean()))
 
 
-def test_the_error_of_darker_images_is_the_chance_of_the_factor(tmp_path):
-  """A grey of 0.6 is taken for dark if its factor, uniform in 1 ± 0.2 s, is below 5/6."""
-  threshold = lambda x: jnp.stack([0.5 - x.mean((1, 2, 3)), x.mean((1, 2, 3)) - 0.5], axis=-1) * 50
-  data = {"inputs": np.full((1024, 4, 4, 1), 0.6, np.float32), "labels": np.ones(1024, int)}
+GREY, SIDE = 0.56, 16
+
+
+def corrupted_errors(strength):
+  """Of grey images that are dark below a mean of 1/2: how often a mean falls below it, without sampling."""
+  bound, places = 0.5 / GREY, np.arange(SIDE)
+  below = lambda part, of: np.clip(part / of, 0, 1)
+  found = {"contrast": 0.0, "brightness": below(0.2 * strength - (1 - bound), 0.4 * strength)}
+  # Two unit squares, turned by a: they share 2 / (1 + sin a + cos a).
+  turned = 2 / (1 + sum(f(np.deg2rad(np.linspace(0, 12 * strength, 10001))) for f in (np.sin, np.cos)))
+  found["rotation"] = (turned < bound).mean()
+  found["scale"] = below(np.log1p(0.15 * strength) + np.log(bound) / 2, 2 * np.log1p(0.15 * strength))
+  moved = np.abs(np.arange(-np.ceil(0.04 * strength * SIDE), np.ceil(0.04 * strength * SIDE) + 1))
+  found["shift"] = (np.outer(SIDE - moved, SIDE - moved) / SIDE**2 < bound).mean()
+  size = int(np.ceil(0.1 * strength * SIDE))
+  covered = [len({*range(top, top + size)} & {*places}) for top in places - size // 2]
+  found["box"] = (1 - np.outer(covered, covered) / SIDE**2 < bound).mean()
+  pixels = np.clip(stats.norm.ppf((np.arange(100000) + 0.5) / 100000, GREY, 0.08 * strength), 0, 1)
+  found["noise"] = stats.norm.cdf(0.5, pixels.mean(), pixels.std() / SIDE)
+  return found
+
+
+def test_the_errors_of_corrupted_grey_images(tmp_path):
+  dark = lambda x: jnp.stack([0.5 - x.mean((1, 2, 3)), x.mean((1, 2, 3)) - 0.5], axis=-1) * 50
+  data = {"inputs": np.full((1024, SIDE, SIDE, 1), GREY, np.float32), "labels": np.ones(1024, int)}
   options = {"sections": ("corruptions",), "value_range": (0.0, 1.0), "minutes": 50}
-  found = jaxreg.report(threshold, data, out=tmp_path, **options)
-  want = np.array([0, *(max(0, 0.2 * s - 1 / 6) / (0.4 * s) for s in range(1, 6))])
+  found = numbers(jaxreg.report(dark, data, out=tmp_path, **options), "corruptions")
+  want = [corrupted_errors(strength) for strength in range(1, 6)]
   with np.load(tmp_path / "report.npz") as arrays:
-    np.testing.assert_allclose(arrays["corruptions/brightness"], want, atol=0.06)
-    assert not arrays["corruptions/contrast"].any()
-  assert numbers(found, "corruptions")["brightness"] == pytest.approx(want[1:].mean(), abs=0.03)
+    for name in want[0]:
+      curve = np.array([0, *(each[name] for each in want)])
+      np.testing.assert_allclose(arrays[f"corruptions/{name}"], curve, atol=0.06, err_msg=name)
+      assert found[name] == pytest.approx(curve[1:].mean(), abs=0.03)
+  assert found["all"] == pytest.approx(np.mean([found[name] for name in want[0]]))
 
 
 def test_flatness_of_a_quadratic_loss(tmp_path):
   curvatures = jnp.arange(1.0, 17.0)
-  loss_fn = lambda params, batch, *, key: 0.5 * (curvatures * params**2).sum() + 0 * batch["inputs"].mean()
+  loss_of = lambda params, x: 0.5 * (curvatures * params[:, 0] ** 2).sum() + 0 * x.mean()
+  loss_fn = lambda params, batch, *, key: loss_of(params, batch["inputs"])
+  predict = lambda params, x: linear(params[:, 0], x)
   options = {"loss_fn": loss_fn, "train": DATA, "sections": ("flatness",)}
-  found = numbers(jaxreg.report(linear, DATA, params=WEIGHTS, out=tmp_path, **options), "flatness")
+  card = jaxreg.report(predict, DATA, params=WEIGHTS[:, None], out=tmp_path, **options)
+  found, rise = numbers(card, "flatness"), card["sections"]["flatness"]["numbers"]["rise"]
   value = lambda w: 0.5 * (np.arange(1, 17) * np.float64(w) ** 2).sum()
   gradient = np.arange(1, 17) * WEIGHTS
   assert found["loss"] == pytest.approx(value(WEIGHTS), rel=1e-5)
   assert [found[f"eigenvalue/{place}"] for place in (1, 2, 3)] == pytest.approx([16, 15, 14], rel=1e-4)
   assert found["trace"] == pytest.approx(136, rel=1e-4)  # exact, since the matrix is diagonal
+  # A direction of the parameters' length, in all directions alike: its mean curvature is that of the matrix.
+  length, half = np.square(WEIGHTS).sum(), rise["high"] - rise["value"]
+  assert 0.5 * length <= rise["value"] <= 8 * length
+  assert abs(rise["value"] - 0.5 * 8.5 * length) < 3 * half
+  with np.load(tmp_path / "report.npz") as arrays:
+    profile, alphas = arrays["flatness/profile"], arrays["flatness/alphas"]
+    grid, density = arrays["flatness/grid"], arrays["flatness/density"]
+  second, _, constant = np.polyfit(alphas, profile.T.astype(float), 2)
+  np.testing.assert_allclose(constant, value(WEIGHTS), rtol=1e-4)
+  assert second.mean() == pytest.approx(rise["value"], rel=1e-3)
+  width = grid[1] - grid[0]
+  assert density.sum() * width == pytest.approx(1, abs=0.01)
+  assert density[(grid < 0.5) | (grid > 16.5)].sum() * width < 0.01
+  # The variance of v'Av / v'v of a normal v of size n is 2 var / (n + 2).
+  chance = np.sqrt(2 * np.arange(1, 17).var() / 18 / 4)
+  assert abs((grid * density).sum() * width - 8.5) < 4 * chance
   step = 0.05 * gradient / np.linalg.norm(gradient)
   assert found["sam"] == pytest.approx(value(WEIGHTS + step) - value(WEIGHTS), rel=1e-3)
   # Adaptive SAM's step, rho T^2 g / |T g| with T = |w|.
@@ -129,6 +202,20 @@ def test_a_function_that_jax_cannot_trace_gives_what_needs_no_gradient(tmp_path)
   assert "params" in reasons["flatness"]
   page = (tmp_path / "report.html").read_text()
   assert all(f"{reason}</p>" in page for reason in reasons.values())
+
+
+def test_the_budget_chooses_the_number_of_examples(tmp_path):
+  """A model of 20 ms for 256 examples: seven corruptions of five strengths cost 2.7 ms an example."""
+
+  def slow(x):
+    time.sleep(0.02)
+    return np.asarray(linear(WEIGHTS, np.asarray(x)))
+
+  data = {"inputs": np.tile(IMAGES, (3, 1, 1, 1)), "labels": np.tile(LABELS, 3)}
+  for minutes, number in ((0.01, 128), (100, 600)):
+    options = {"sections": ("corruptions",), "minutes": minutes, "out": tmp_path / str(minutes)}
+    cost = jaxreg.report(slow, data, **options)["sections"]["corruptions"]["cost"]
+    assert cost == f"{35 * number} predictions on {number} examples"
 
 
 def test_a_section_that_fails_is_a_line_and_is_tried_again(tmp_path):
