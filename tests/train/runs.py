@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -28,6 +29,7 @@ from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.step.head_outputs import make_values_fn
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -130,6 +132,16 @@ def final_state(workdir, step=None, build=build):
       "extras": state.extras,
     }
   )
+
+
+def values_of(apply_fn):
+  """The `values_fn` of a network that is one function, whose features no term sees."""
+
+  def pass_fn(*args, **options):
+    outputs, state = apply_fn(*args, **options)
+    return (None, outputs), state
+
+  return make_values_fn(SimpleNamespace(pass_fn=pass_fn), 0)
 
 
 def digits_batch(size, weights=None):

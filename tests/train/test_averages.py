@@ -209,16 +209,15 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
     for number, pair in enumerate((old, new), 1):
       kept = average.step(kept, variables(pair), number)
     state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
-    options = {"features_fn": None, "average": average, "trained_fn": None}
     softmax = train.REGISTRY["method"]["softmax"].function
-    make_view = make_view_fn(softmax, {}, **options)
+    make_view = make_view_fn(softmax, {}, average=average, trained_fn=None)
     batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
     examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
     keys = [jax.random.key(number) for number in range(3)]
 
     def run(params, given, key):
       outputs, _ = apply_fn(params, given.state.model_state, given.examples.inputs, key=key, train=False)
-      return Pass(None, LossPass(None, None, outputs, None))
+      return Pass(None, LossPass(None, None, None, outputs, None))
 
     given = Given(state, examples, *keys)
     view = make_view(View(state.params, given, None, None, None, *run(state.params, given, None), run))

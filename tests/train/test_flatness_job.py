@@ -23,7 +23,6 @@ from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint, make_networks, with_weights
 from jaxreg.train.step.batch import make_examples
-from jaxreg.train.step.head_outputs import make_values_fn
 
 EXAMPLES = functools.partial(make_examples, scale=1.0)
 
@@ -183,7 +182,7 @@ def test_tokens_count_alike_in_whatever_part():
   )
   program = SimpleNamespace(
     apply_fn=apply_fn,
-    values_fn=make_values_fn(SimpleNamespace(apply_fn=apply_fn), 0),
+    values_fn=runs.values_of(apply_fn),
     method=SimpleNamespace(loss=lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}),
     loss_options={},
     examples=EXAMPLES,
@@ -212,7 +211,7 @@ def test_the_layer_and_the_loss_are_made_in_full_precision():
   loss = lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}
   program = SimpleNamespace(
     apply_fn=apply_fn,
-    values_fn=make_values_fn(SimpleNamespace(apply_fn=apply_fn), 0),
+    values_fn=runs.values_of(apply_fn),
     method=SimpleNamespace(loss=loss),
     loss_options={},
     examples=EXAMPLES,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import runs
 
 from jaxreg import flatness, losses
 from jaxreg.train.errors import RunError
@@ -15,7 +16,6 @@ from jaxreg.train.jobs.flatness.job import _compare_profiles
 from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weights
 from jaxreg.train.jobs.flatness.requirements import check_parts
 from jaxreg.train.step.batch import make_examples
-from jaxreg.train.step.head_outputs import make_values_fn
 
 
 def _profile(*curvatures):
@@ -92,7 +92,7 @@ def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activat
   examples = functools.partial(make_examples, scale=1.0)
   program = SimpleNamespace(
     apply_fn=apply_fn,
-    values_fn=make_values_fn(SimpleNamespace(apply_fn=apply_fn), 0),
+    values_fn=runs.values_of(apply_fn),
     method=SimpleNamespace(loss=loss),
     loss_options={},
     examples=examples,

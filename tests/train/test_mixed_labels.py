@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import oracles
 import pytest
+import runs
 
 from jaxreg.train.registry import REGISTRY
-from jaxreg.train.step.head_outputs import make_values_fn
 from jaxreg.train.step.methods import NUMBERS
 from jaxreg.train.step.objective import make_objective
 
@@ -54,14 +54,12 @@ def losses_of_classes(name, logits):
 def test_the_loss_is_the_mean_over_the_classes(name, mixed_from, most_labels):
   soft = mixed(mixed_from)
   apply_fn = lambda params, state, x, *, key, train: ({"logits": x @ params}, state)
-  network = SimpleNamespace(apply_fn=apply_fn, features_fn=None)
   objective = make_objective(
-    network,
     REGISTRY["method"][name].function,
     {},
     {"t2": 1.3} if name == "bi_tempered" else {},
     [lambda key, batch: {**batch, "labels": jax.numpy.asarray(soft)}],
-    values_fn=make_values_fn(network, 0),
+    values_fn=runs.values_of(apply_fn),
     most_labels=most_labels,
   )
   batch = {"inputs": X, "labels": np.zeros(SIZE, np.int32), "weights": WEIGHTS}

@@ -246,3 +246,33 @@ def test_a_limit_has_a_multiplier():
     multiplier = max(0.0, multiplier + rate * (np.square(after).sum() / 2 - limit))
     assert state.extras["multipliers"]["l2"].multiplier == pytest.approx(multiplier, rel=1e-5)
   assert multiplier > 0
+
+
+def hidden(*names, **more):
+  """The step of a network with hidden layers and dropout, for the terms `names`."""
+  config = runs.make_config({"method.name": "softmax", "regularizers.names": names, **more})
+  return build(config, sources.digits().describe())
+
+
+def test_terms_of_the_same_outputs_share_the_pass_of_the_loss():
+  """Counted in products and sums: terms of features, logits and predictions add less than a hundredth."""
+
+  def flops(*names):
+    program = hidden(*names, **{"model.MLP.widths": (200, 200)})
+    compiled = jax.jit(program.train_step).lower(program.abstract, runs.digits_batch(SIZE)).compile()
+    return compiled.cost_analysis()["flops"]
+
+  none = flops()
+  assert flops("l1_activity", "z_loss", "entropy") < 1.01 * none
+  assert flops("r_drop") > 1.5 * none  # a second pass, and its gradient
+
+
+def test_a_term_changes_no_draw_of_another():
+  values = []
+  for names in (("r_drop",), ("virtual_adversarial", "pi_model", "r_drop", "l2")):
+    program = hidden(*names)
+    _, metrics = jax.jit(program.train_step)(jax.jit(program.init)(0), runs.digits_batch(SIZE))
+    values.append(jax.device_get(metrics))
+  for name in ("r_drop", "nll"):
+    np.testing.assert_allclose(values[0][name], values[1][name], rtol=1e-6)
+  assert values[1]["pi_model"][0] > 0

@@ -170,8 +170,8 @@ def run_of(program, state):
 def test_a_traced_strength_is_the_number(field):
   """One program of both values gives what a program of each value gives."""
   values, fields = TRACED[field]
-  given = {"method.name": "softmax", "optimizer.name": "sgd", "steps": 4, **fields}
-  configs = [runs.make_config({**given, field: value}) for value in values]
+  given = {"method.name": "softmax", "optimizer.name": "sgd", "optimizer.learning_rate": 0.1, "steps": 4}
+  configs = [runs.make_config({**given, **fields, field: value}) for value in values]
   data = load_data(configs[0]).describe()
   programs = [build(config, data) for config in configs]
   both = sweep(programs[0], configs[0], data, [field])
@@ -184,16 +184,16 @@ def test_a_traced_strength_is_the_number(field):
   assert max(np.ptp(np.float64(x), axis=0).max() for x in jax.tree.leaves(got)) > 1e-3
 
 
-def compiled_for(folder, strengths):
-  """How often XLA compiles while runs of these strengths train together."""
-  planned = []
+def compiled_steps(folder, strengths):
+  """How many training steps are made for XLA, to be compiled or found in its cache, for runs side by side."""
+  planned, names = [], []
   for number, values in enumerate(strengths):
     config = runs.make_config({"method.name": "softmax", "steps": 3, "log.trackers": (), **values})
     planned.append(together.Planned(f"run {number}", config, folder / str(number)))
-  compiled = []
 
-  def listen(event, duration, **_):
-    compiled.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
+  def listen(event, _, fun_name="", **__):
+    if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
+      names.append(fun_name)
 
   jax.monitoring.register_event_duration_secs_listener(listen)
   try:
@@ -201,19 +201,41 @@ def compiled_for(folder, strengths):
   finally:
     jax.monitoring.unregister_event_duration_listener(listen)
   assert all(manifest.good_steps(run.folder).keys() == {3} for run in planned)
-  return len(compiled)
+  return names.count("jit(one)")  # of `devices.compile.make_step`
 
 
 @pytest.mark.thorough
-def test_more_rows_compile_nothing_more(tmp_path):
-  """Rows of other strengths are in the program of the first two; a row with dropout 0 is another program."""
+def test_rows_of_other_strengths_compile_nothing(tmp_path):
+  """All rows are one program; dropout 0, without draws, is another."""
   fields = ("optimizer.learning_rate", "optimizer.clip_norm", "model.MLP.dropout_rate")
   rows = [dict(zip(fields, values)) for values in itertools.product((0.1, 0.2), (0.0, 1.0), (0.3, 0.5))]
-  # The first call also compiles what JAX keeps for the others, such as single operations.
-  _, four, eight = (compiled_for(tmp_path / str(number), rows[:: 8 // number]) for number in (2, 4, 8))
-  assert 0 < eight <= four
-  off = [{**row, "model.MLP.dropout_rate": 0.0} for row in rows]
-  assert compiled_for(tmp_path / "off", [*rows, *off]) > eight
+  assert compiled_steps(tmp_path / "rows", rows) == 1
+  off = [{**row, "model.MLP.dropout_rate": 0.0} for row in rows[::2]]
+  assert compiled_steps(tmp_path / "off", [*rows[:2], *off]) == 2
+
+
+@pytest.mark.thorough
+def test_pretrained_parts_and_teachers_are_those_of_runs_apart(finished_run, tmp_path, light_runs, capsys):
+  fields = {
+    **{f"{part}.workdir": str(finished_run) for part in ("pretrained", "teacher")},
+    "regularizers.names": ("l2_sp", "distillation"),
+    "compare.rows": (
+      "plain:",
+      "near: regularizers.l2_sp.weight=0.5",
+      "taught: regularizers.distillation.weight=9.0 regularizers.distillation.temperature=1.0",
+    ),
+    "compare.seeds": 1,
+  }
+  tables = []
+  for form in ("never", "auto"):
+    config = runs.make_config({**FIELDS, **fields, "compare.together": form})
+    tables.append(train.compare(config, tmp_path / form)["rows"])
+  assert "3 runs in one program" in capsys.readouterr().err
+  values = [
+    [table[label]["runs"]["test/nll"][0] for label in ("plain", "near", "taught")] for table in tables
+  ]
+  np.testing.assert_allclose(*values, atol=1e-4)
+  assert len(set(np.round(values[0], 3))) == 3
 
 
 @pytest.mark.slow

@@ -80,7 +80,14 @@ def build(
   return program
 
 
-def sweep(program: Program, config: Config, data: DataSpec, fields: Sequence[str]) -> Program:
+def sweep(
+  program: Program,
+  config: Config,
+  data: DataSpec,
+  fields: Sequence[str],
+  *,
+  teacher: TrainedFn | None = None,
+) -> Program:
   """The `program` of `config` for runs that differ in the numbers of these fields, which are traced.
 
   `init` takes a seed and the values of the fields by name, which the state keeps.
@@ -94,7 +101,7 @@ def sweep(program: Program, config: Config, data: DataSpec, fields: Sequence[str
     traced = config.copy_and_resolve_references().unlock()
     with traced.ignore_type():
       traced.update_from_flattened_dict(strengths)
-    return _assemble(traced, data, None, None, **length)
+    return _assemble(traced, data, teacher, None, **length)
 
   def init(start: tuple[Array, dict[str, Array]]) -> SweptState:
     seed, strengths = start
@@ -350,7 +357,6 @@ def _objective(
   if teacher is None:
     terms.pop("distillation", None)
   return make_objective(
-    network,
     method,
     options["loss"],
     options["predict"],

@@ -22,13 +22,14 @@ import numpy as np
 from jaxreg.train.assemble.from_config import build, sweep
 from jaxreg.train.assemble.load_data import load_data, make_order
 from jaxreg.train.assemble.run_parts import make_run, replicas_of
+from jaxreg.train.assemble.saved import make_teacher
 from jaxreg.train.config.choices import Config, flatten, relevant
 from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset, DataSpec
 from jaxreg.train.devices.replicas import Vmap, cloned, stacked
 from jaxreg.train.devices.sharding import Layout
 from jaxreg.train.errors import RunError
-from jaxreg.train.jobs.initial_state import compile_init
+from jaxreg.train.jobs.initial_state import compile_init, load_pretrained, with_pretrained
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints, abstract, restore
 from jaxreg.train.run.health import Watchdog
@@ -122,11 +123,11 @@ def _fixed(runs: Sequence[Planned], dataset: Dataset) -> list[str]:
 def _train(group: Sequence[Planned], dataset: Dataset) -> str:
   """Trains a group to its last step; returns why it has to train apart, or "" once it is trained."""
   first, data, fields = group[0].config, dataset.describe(), _differing(group)
-  given = first.teacher.workdir or first.pretrained.workdir or first.pretrained.file
-  if jax.process_count() > 1 or given:
-    return "several processes, a teacher or a pretrained network"
-  programs = [build(run.config, data) for run in group]
-  program = sweep(programs[0], first, data, fields)
+  if jax.process_count() > 1:
+    return "several processes"
+  teacher = make_teacher(data, **first.teacher.to_dict()) if first.teacher.workdir else None
+  programs = [build(run.config, data, teacher=teacher) for run in group]
+  program = sweep(programs[0], first, data, fields, teacher=teacher)
   config = first.copy_and_resolve_references().unlock()
   config.replicas = first.replicas * len(group)
   replicas = replicas_of(config, program)
@@ -166,6 +167,9 @@ def _train(group: Sequence[Planned], dataset: Dataset) -> str:
     states = compile_init(program, replicas)((np.array(order.seeds, np.uint32), strengths))
     if step:
       states = saved.restored(folders, step, states, replicas.stacked_layout)
+    elif first.pretrained.workdir or first.pretrained.file:
+      pretrained = load_pretrained(programs[0], **first.pretrained.to_dict())
+      states = with_pretrained(program, states, pretrained, replicas.mesh)
     feed = held.enter_context(
       make_feed(replicas.mesh, run.data["train"], order, start=step, stop=program.num_steps)
     )

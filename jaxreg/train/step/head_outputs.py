@@ -12,8 +12,8 @@ from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.network import Network
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
-# `(values, outputs, model_state)`; by chunks there are no outputs, `{}`.
-Passed = tuple[PyTree, dict[str, PyTree], ModelState]
+# `(values, (features, outputs), model_state)`; by chunks there are no outputs, `{}`.
+Passed = tuple[PyTree, tuple[PyTree, dict[str, PyTree]], ModelState]
 
 
 def make_values_fn(network: Network, chunk_size: int) -> Callable[..., Passed]:
@@ -39,10 +39,10 @@ def make_values_fn(network: Network, chunk_size: int) -> Callable[..., Passed]:
     if not chunk_size:
       # Manifold mixup: every pass mixes the same hidden features.
       mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
-      outputs, model_state = network.apply_fn(
+      passed, model_state = network.pass_fn(
         params, model_state, examples.inputs, key=key, train=train, **mixing
       )
-      return of_outputs(draws, examples, outputs), outputs, model_state
+      return of_outputs(draws, examples, passed[1]), passed, model_state
     features, model_state = network.features_fn(params, model_state, examples.inputs, key=key, train=train)
     lead = features.shape[:-1]
 
@@ -65,7 +65,8 @@ def make_values_fn(network: Network, chunk_size: int) -> Callable[..., Passed]:
     data = (features, examples.labels, examples.weights, examples.where)
     key = None if key is None else keys.again(key)
     head = network.params_fn(params, key)["head"]
-    return partitioned(by_rows, data, head, (key, draws), kept=slice(0 if total else -1)), {}, model_state
+    values = partitioned(by_rows, data, head, (key, draws), kept=slice(0 if total else -1))
+    return values, (features, {}), model_state
 
   return values_fn
 

@@ -31,6 +31,7 @@ class Network:
     model: the Linen module, as in `Program`.
     noises: functions `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
+    pass_fn: the same, with `(features, outputs)`, the inputs of the head in front of what it returns.
     features_fn: the same for the backbone alone.
     head_fn: the same for the head alone, of features; it gets the parameters that `params_fn` returns.
     params_fn: `(params, key) -> params`, with the noise on parameters that the other two add themselves.
@@ -39,6 +40,7 @@ class Network:
   model: models.Classifier
   noises: Noises
   apply_fn: ApplyFn
+  pass_fn: ApplyFn
   features_fn: ApplyFn
   head_fn: ApplyFn
   params_fn: Callable[[Params, Key | None], Params]
@@ -53,6 +55,10 @@ def make_network(
   def features(model: models.Classifier, x: Array, train: bool) -> PyTree:
     return model.backbone(x, train=train)
 
+  def both(model: models.Classifier, x: Array, train: bool) -> PyTree:
+    of_backbone = features(model, x, train)
+    return of_backbone, model.head(of_backbone)
+
   def head(model: models.Classifier, x: Array, train: bool) -> PyTree:
     del train
     return model.head(x)
@@ -60,7 +66,7 @@ def make_network(
   none: Noises = {"params": (), "inputs": ()}
   head_fn = make_apply_fn(model, (), (), precision, none, method=head)
   params_fn = functools.partial(_perturbed, noises, "params")
-  return Network(model, noises, run(), run(method=features), head_fn, params_fn)
+  return Network(model, noises, run(), run(method=both), run(method=features), head_fn, params_fn)
 
 
 def _perturbed(noises: Noises, kind: str, x: PyTree, key: Key | None) -> PyTree:
@@ -87,8 +93,8 @@ def make_backbone(chosen: Chosen, given: Mapping[str, int], input_shape: Sequenc
 
 
 @contextlib.contextmanager
-def _mixed_layers(mixing: Mixing | None, *, whole: bool) -> Generator[None]:
-  """Mixes the inputs of the modules that `mixing` names; `whole`: all of them must be called."""
+def _mixed_layers(mixing: Mixing | None) -> Generator[None]:
+  """Mixes the inputs of the modules that `mixing` names; all of them must be called."""
   if mixing is None:
     yield
     return
@@ -113,7 +119,7 @@ def _mixed_layers(mixing: Mixing | None, *, whole: bool) -> Generator[None]:
 
   with nn.intercept_methods(mix):
     yield
-  if whole and (missing := mixing.shares.keys() - called):
+  if missing := mixing.shares.keys() - called:
     hint = f"; {', '.join(foreign)} is no Linen module, and nothing is mixed inside of it" if foreign else ""
     raise ValueError(
       f"layers must be among {', '.join(sorted(called - {''}))}, got {', '.join(sorted(missing))}{hint}"
@@ -160,7 +166,7 @@ def make_apply_fn(
       x = _perturbed(noises, "inputs", x, key).astype(dtype)
     rngs = {} if key is None else {"dropout": key}
     mutable = list(model_state) if train else []
-    with _mixed_layers(mixing, whole=method is None):
+    with _mixed_layers(mixing):
       outputs, updated = model.apply(
         {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=mutable, method=method
       )

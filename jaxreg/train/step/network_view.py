@@ -14,7 +14,7 @@ from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.methods import NUMBERS, Method
 from jaxreg.train.step.state import TrainState, Variables
-from jaxreg.typing import ApplyFn, Array, Key, ModelState, PyTree
+from jaxreg.typing import Array, Key, ModelState, PyTree
 
 Outputs = Mapping[str, PyTree]  # what a head returns, by name
 Logged = tuple[
@@ -82,6 +82,7 @@ class LossPass(NamedTuple):
 
   logged: Logged
   model_state: ModelState
+  features: PyTree
   outputs: Outputs
   view: Callable[[View], NetworkView]
 
@@ -90,7 +91,6 @@ def make_view_fn(
   method: Method,
   predict_options: Options,
   *,
-  features_fn: ApplyFn | None,
   average: Averaging | None,
   trained_fn: TrainedFn | None,
 ) -> Callable[[View], NetworkView]:
@@ -119,14 +119,7 @@ def make_view_fn(
     def log_probs_fn(x: Array, noise: Key | None) -> Array:
       return predicted(again(x, noise).aux.outputs)
 
-    features = teacher_fn = None
-    if features_fn is not None:
-      # This repeats the loss's pass; the compiler merges the two.
-      mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
-      same_key = keys.again(apply_key)
-      features, _ = features_fn(
-        view.params, state.model_state, examples.inputs, key=same_key, train=True, **mixing
-      )
+    teacher_fn = None
     if average is not None:
       current: Variables = {"params": view.params, "model_state": state.model_state}
       averaged = average.params(state.extras["average"], current)
@@ -139,7 +132,7 @@ def make_view_fn(
       inputs=examples.inputs,
       weights=examples.weights,
       log_probs=predicted(view.aux.outputs),
-      features=features,
+      features=view.aux.features,
       outputs=view.aux.outputs,
       noise=None if state.model_state else keys.again(apply_key),
       loss_fn=loss_fn,

@@ -14,7 +14,6 @@ from jaxreg.train.step.batch import Examples, by_class, make_examples
 from jaxreg.train.step.head_outputs import Passed
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
-from jaxreg.train.step.network import Network
 from jaxreg.train.step.network_view import Given, Logged, LossPass, Outputs, TrainedFn, make_view_fn
 from jaxreg.train.step.regularizers import PenaltyOf
 from jaxreg.train.step.state import TrainState
@@ -23,7 +22,6 @@ from jaxreg.typing import Array, Batch, Key, Metrics, ModelState, Objective, Par
 
 
 def make_objective(
-  network: Network,
   method: Method,
   loss_options: Options,
   predict_options: Options,
@@ -58,13 +56,7 @@ def make_objective(
   the loss is the sum of the terms. `values_fn` is of `make_values_fn`; by chunks no term sees outputs.
   """
   loss_terms = functools.partial(_loss_terms, method, loss_options, most_labels)
-  make_view = make_view_fn(
-    method,
-    predict_options,
-    features_fn=network.features_fn,
-    average=average,
-    trained_fn=trained_fn,
-  )
+  make_view = make_view_fn(method, predict_options, average=average, trained_fn=trained_fn)
 
   def logged(key: Key, predict_key: Key, examples: Examples, outputs: Outputs) -> Logged:
     predictions = target.original(method.predict(predict_key, **outputs, **predict_options))
@@ -85,10 +77,10 @@ def make_objective(
       return loss_terms(draws[0], examples, outputs), logged(*draws, examples, outputs)
 
     draws = (loss_key, predict_key)
-    (values, measured), outputs, model_state = values_fn(
+    (values, measured), passed, model_state = values_fn(
       of_outputs, draws, params, state.model_state, examples, key=apply_key, train=apply_key is not None
     )
-    return values, LossPass(measured, model_state, outputs, functools.cache(make_view))
+    return values, LossPass(measured, model_state, *passed, functools.cache(make_view))
 
   def objective(
     params: Params, state: TrainState, batch: Batch, key: Key
