@@ -1,0 +1,50 @@
+"""Measures whole report cards of two runs: an MLP on digits and, with `--mnist`, LeNet on MNIST.
+
+    python benchmarks/report_card.py --mnist DIR
+
+DIR has the four idx files. Each card is the command `run.py report` in a process of its own, with its
+compilation. The trainings before are not measured. It writes `benchmarks/records/report_card.json`.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import _records
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+  parser.add_argument("--mnist", type=Path, help="the folder of the four idx files")
+  options = parser.parse_args()
+  configs = {"digits, MLP": ["configs/softmax_digits.py"]}
+  if options.mnist:
+    flags = [f"--config.data.idx.path={options.mnist}", "--config.method.name=softmax", "--config.epochs=20"]
+    configs["MNIST, LeNet"] = ["configs/dropmax_mnist.py:1k", *flags]
+  found = _records.Found()
+  for name, (config, *flags) in configs.items():
+    with tempfile.TemporaryDirectory() as folder:
+      given = ["--config", config, *flags, "--workdir", folder]
+      _run("train", *given)
+      before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+      _run("report", *given)
+      wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    found.add(name, "seconds", wall, 0)
+    found.add(name, "CPU seconds", after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 0)
+    found.add(name, "processes that waited for a core", os.getloadavg()[1], 1)
+  found.write("report_card", "python benchmarks/report_card.py" + " --mnist DIR" * bool(options.mnist))
+
+
+def _run(*arguments: str) -> None:
+  subprocess.run([sys.executable, str(ROOT / "run.py"), *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+  main()
