@@ -32,6 +32,7 @@ ARGUMENTS = {
   "compare_dropmax_mnist5k.py": [None, "appendix"],
   "compare_dropmax_mnist1k_variations.py": ["background", "rotation"],
   "compare_group_softmax_subsets.py": ["classes2", "images300"],
+  "finetune_mnist.py": [None, "pretrain"],
   "flatness_fnn_mnist.py": [None, "one_setting", "first_steps", "alignment", "profile"],
   "flatness_resnet20_cifar100.py": [None, "cifar10", "small_cifar10"],
   "flatness_transformer_multi30k.py": [None, "small"],
@@ -136,6 +137,8 @@ def describe(config, choice):
     )
   if choice.startswith("flatness_"):
     return mnist(data.idx.num_train or 55000, 5000, 10000)
+  if choice.startswith("finetune_"):
+    return mnist(10 * data.idx.per_class, 10 * data.idx.per_class, 10000)
   sizes = MNIST_SIZES[re.search(r"mnist(\d+k)", choice.replace(".py:", "")).group(1)]
   assert sum(sizes) == (2 * data.idx.per_class * 10 or 60000)
   return mnist(*sizes, 10000)
@@ -153,7 +156,11 @@ def test_a_config_fits_its_data(choice):
   first = "transformer" if config.model.name == "Transformer" else config.method.name
   first = "flatness" if config.job == "flatness" else first
   first = next(
-    (name for name in ("toolbox", "optimizers", "image_folder", "fast", "regression") if name in choice),
+    (
+      name
+      for name in ("toolbox", "optimizers", "image_folder", "fast", "finetune_", "regression")
+      if name in choice
+    ),
     first,
   )
   assert choice.removeprefix("compare_").startswith(first)

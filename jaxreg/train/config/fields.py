@@ -427,7 +427,9 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
     "auto", "The metric that chooses among the settings of the grid; auto: as in checkpoint.best."
   )
   together: Literal["never", "auto"] = field(
-    "never", "auto: runs that differ only in strengths and seeds train in one program, where replicas may."
+    "never",
+    "auto: runs that differ only in strengths and seeds train in one program, where replicas may. Not the "
+    "default: all their states are in memory at once, and a loss that is not finite ends them all.",
   )
 
 
