@@ -14,10 +14,12 @@ DROPOUTS = (*ON_UNITS, *ON_MAPS)
 
 
 def dropped(
-  module: Any, x: Array, rate: float, *, train: bool, function: Callable[..., Array] = noise.dropout
+  module: Any, x: Array, rate: float, *, train: bool, function: Callable[..., Array] | None = None
 ) -> Array:
-  """`function` of `x` in training; a rate that is known to be 0 draws nothing."""
-  return function(module.make_rng("dropout"), x, rate=rate) if train and acts(rate) else x
+  """`noise.dropout` or another `function` of `x` in training; a rate that is known to be 0 draws nothing."""
+  if not (train and acts(rate)):
+    return x
+  return (function or noise.dropout)(module.make_rng("dropout"), x, rate=rate)
 
 
 def make_drop(module: Any) -> Callable[[Key, Array], Array]:
