@@ -50,6 +50,7 @@ NAMES = (
   "first_step",
   "import_time",
   "flatness",
+  "flatness_layer",
 )
 NAMED = (
   "accelerator",
@@ -58,7 +59,13 @@ NAMED = (
   "conformance",
   "install",
 )  # those that run only if they are named
-PEERS = ("steps", "flatness", "pyhessian_readme", "conformance")  # those that run a peer too
+PEERS = (
+  "steps",
+  "flatness",
+  "flatness_layer",
+  "pyhessian_readme",
+  "conformance",
+)  # those that run a peer too
 BY_INSTRUCTIONS = ("steps",)  # those whose results are kept for each kind of processor
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 # <!-- table NAME --> ... <!-- end -->
