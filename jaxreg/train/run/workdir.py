@@ -26,7 +26,7 @@ from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps
 
 SHOWN = 8  # differences in a message
-FORMAT = 3  # of a work directory; a change that an older or newer version cannot read gets the next number
+FORMAT = 4  # of a work directory; a change that an older or newer version cannot read gets the next number
 
 
 def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str | None:
@@ -161,8 +161,7 @@ def read_config(workdir: Path) -> Table:
       f"{FORMAT}); give another"
     )
   try:
-    # A field of the call, which may have had another type, is not taken from here.
-    check_types({name: value for name, value in fields.items() if row_of(name).scope != "call"})
+    check_types(fields)
   except RunError as error:
     raise RunError(f"workdir: {workdir / 'config.json'} is damaged ({error}); give another") from error
   return fields
