@@ -203,8 +203,14 @@ class Study:
     for share, vector in zip(shares, found.vectors, strict=True):
       for name, leaf in vector.items():
         share[layer_of(name)] += float((leaf**2).sum())
+    vectors = [tuple(vector.values()) for vector in found.vectors]
+    again = [  # by one more product each, because the iteration only infers its residuals
+      _split._norm(_split._less(_split.product(curvature, vector), value, vector))
+      for value, vector in zip(found.values.tolist(), vectors, strict=True)
+    ]
     return {
       "values": found.values.tolist(),
+      "residuals again": again,
       "residuals": found.residuals.tolist(),
       "converged": found.converged.tolist(),
       "shares": shares,
@@ -292,20 +298,26 @@ def recorded(results):
   for number in range(PAIRS):
     row, share = f"eigenvalue {number + 1}", whole["shares"][number]
     record.add(row, "one device", whole["values"][number], 3)
-    record.add(row, "residual", whole["residuals"][number], 4)
     record.add(row, "two devices", halves["values"][number], 3)
-    record.add(row, "residual, two devices", halves["residuals"][number], 4)
+    for title, found in (("one device", whole), ("two devices", halves)):
+      record.add(row, f"residual in millionths, {title}", 1e6 * found["residuals"][number], 1)
+    record.add(row, "by a product", 1e6 * halves["residuals again"][number], 1)
     for layer in ("output", "embedding"):
       record.add(row, f"of the vector in {layer}, %", 100 * share[layer], 1)
     rest = 1 - share["output"] - share["embedding"]
     record.add(row, "of the vector in the blocks, %", 100 * rest, 1)
+  one, two = results["traces"], results["traces_2"]
+  trace = sum(one["traces"])
+  record.add("one device", "trace of all layers", trace, 1)
+  of_output = one["traces"][one["names"].index("output")]
+  for what, part in (("the output layer", of_output), ("the 5 eigenvalues", sum(whole["values"]))):
+    record.add("one device", f"trace of {what}, %", 100 * part / trace, 0)
   off = np.abs(np.divide(halves["values"], whole["values"]) - 1).max()
   record.add("two devices", "largest difference of an eigenvalue, parts in a million", 1e6 * off, 1)
   for row, found in (("one device", whole), ("two devices", halves)):
     for kind, size in found["memory"].items():
       record.add(row, f"{kind}, MiB", size, 0)
-    record.add(row, "trace", sum(results["traces" + "_2" * (found is halves)]["traces"]), 2)
-  one, two = results["traces"], results["traces_2"]
+    record.add(row, "vectors of the iteration at most, MiB", SIZES["vectors"] * found["memory"]["results"], 0)
   for number, layer in enumerate(one["names"]):
     for title, found in (("one device", one), ("two devices", two)):
       record.add(layer, f"trace, {title}", found["traces"][number], 3)
@@ -325,7 +337,7 @@ def figure(results):
   drawn = new_figure(WIDTH, 4.2, "")
   left, right = drawn.subplots(1, 2)
   grid, density, error = (np.asarray(results["density"][name]) for name in SpectralDensity._fields)
-  low = 1e-7 * density.max()
+  low = 1e-11 * density.max()  # one of all eigenvalues has a 3e-8th of the mass
   left.plot(grid, density, color="C0")
   left.fill_between(grid, np.maximum(density - error, low), density + error, color="C0", alpha=0.25)
   top = results["eigenpairs"]
@@ -333,13 +345,18 @@ def figure(results):
   left.set(yscale="log", ylim=(low, 3 * density.max()), xlabel="eigenvalue", ylabel="density")
   left.legend(fontsize="small", frameon=False)
   tidy(left)
-  traces = results["traces"]
-  places = np.arange(len(traces["names"]))
-  spread = 2 * np.asarray(traces["errors"])
-  right.barh(places, traces["traces"], xerr=spread, color="C1", height=0.7, error_kw={"linewidth": 1})
+  found = results["traces"]
+  each = dict(zip(found["names"], zip(found["traces"], found["errors"], strict=True), strict=True))
+  blocks = [name for name in each if name.startswith("block")]
+  names = ["embedding", *blocks, "last_norm", "output"]
+  traces, errors = np.transpose([each[name] for name in names])
+  places = np.arange(len(names))
+  right.barh(places, traces, xerr=2 * errors, color="C1", height=0.7, error_kw={"linewidth": 1})
   right.axvline(0, color="black", linewidth=0.6)
+  right.set_xscale("symlog", linthresh=1)
+  right.set_xticks([-1, 0, 1, 10, 100], ["-1", "0", "1", "10", "100"])
   right.set(xlabel="trace, with 2 standard errors")
-  right.set_yticks(places, [name.replace("_", " ") for name in traces["names"]], fontsize="x-small")
+  right.set_yticks(places, [name.replace("_", " ") for name in names], fontsize="x-small")
   right.invert_yaxis()
   tidy(right, grid="x")
   return drawn

@@ -160,13 +160,16 @@ def _like(function: Any) -> Any:
 
   def draw(key: Key, like: Vector) -> Vector:
     keys = jax.random.split(key, len(like))
-    made = []
-    for own, leaf in zip(keys, like, strict=True):
-      make = functools.partial(function, shape=leaf.shape, dtype=leaf.dtype)
-      made.append(jax.jit(make, out_shardings=leaf.sharding)(own))
-    return tuple(made)
+    own = zip(keys, like, strict=True)
+    return tuple(_drawing(function, x.shape, x.dtype, x.sharding)(key) for key, x in own)
 
   return draw
+
+
+@functools.lru_cache(maxsize=256)
+def _drawing(function: Any, shape: Any, dtype: Any, sharding: Any) -> Any:
+  """Compiled once for each shape and sharding, not for each vector."""
+  return jax.jit(functools.partial(function, shape=shape, dtype=dtype), out_shardings=sharding)
 
 
 _normal, _signs = _like(jax.random.normal), _like(jax.random.rademacher)
