@@ -1,6 +1,6 @@
 """What an installation costs: fresh virtual environments, the files in them and the seconds of pip.
 
-    python benchmarks/install.py [--rounds 3]
+    python benchmarks/install.py [--rounds 1]
 
 The seconds depend on the index and on pip's cache; the sizes, with compiled Python, do not. The second table
 has the packages that jaxreg itself asks for, each with what nothing else brings.
@@ -38,7 +38,7 @@ print(json.dumps({key: (size(of), wants(of)) for key, of in found.items()}))
 
 
 def main() -> None:
-  options = flags(__doc__, rounds=3).parse_args()
+  options = flags(__doc__, rounds=1).parse_args()
   rounds = 1 if options.quick else options.rounds
   extras = dict(list(EXTRAS.items())[:1]) if options.quick else EXTRAS
   report = Report(options.json)

@@ -1,5 +1,7 @@
 """The rates of stochastic depth along a network."""
 
+from __future__ import annotations
+
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_count, check_option
