@@ -54,11 +54,14 @@ def main() -> None:
 
 def by_package(report: Report, packages: dict) -> None:
   roots = needed(packages)
-  rest = {root: closure([*CORE, *(name for name in roots if name != root)], packages) for root in roots}
-  size = lambda root: sum(packages[name][0] for name in packages.keys() - rest[root])
+  whole = closure([*CORE, *roots], packages)
+  alone = {
+    root: whole - closure([*CORE, *(name for name in roots if name != root)], packages) for root in roots
+  }
+  size = lambda root: sum(packages[name][0] for name in alone[root])
   report.table("install_packages", "package", "MB with what it alone brings", "packages")
-  for root in sorted(roots, key=size, reverse=True):
-    report.row(root, f"{size(root):.0f}", len(packages.keys() - rest[root]))
+  for root in sorted(filter(size, roots), key=size, reverse=True):
+    report.row(root, f"{size(root):.0f}", len(alone[root]))
 
 
 def install(extra: str) -> tuple[float, dict]:
