@@ -114,7 +114,7 @@ OF_OPTIM = (
   (cases_optim.check_fifty_steps, DEFAULT),
   (cases_optim.check_zero_gradients, THOROUGH),
   (cases_optim.check_jit_vmap_pmap_and_sharding, SLOW),
-  (cases_optim.check_explicit_axes, DEFAULT),
+  (cases_optim.check_explicit_axes, THOROUGH),
   (cases_optim.check_mixed_dtypes, SLOW),
   (cases_optim.check_masks, SLOW),
   (cases_optim.check_injected_hyperparameters, SLOW),

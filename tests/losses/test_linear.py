@@ -82,11 +82,13 @@ def close(found, expected, tol=1e-5):
 
 
 @each_loss
+@pytest.mark.thorough
 def test_value_gradient_and_hessian_product_are_those_of_all_logits(name):
   close(weighted(chunks, CALLS[name]), weighted(plain, CALLS[name]))
 
 
 @each_loss
+@pytest.mark.thorough
 def test_examples_that_do_not_count_have_no_influence(name):
   loss, x, w, labels = CALLS[name]
   bad = jax.tree.map(lambda x: np.where(WHERE[:, None], x, np.nan), x)
@@ -160,6 +162,7 @@ def test_value_and_gradient_are_those_in_float64(name):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
+@pytest.mark.thorough
 def test_bias_and_more_leading_axes_in_chunks_of_any_size():
   expected = oracles.cross_entropy(X.astype(np.float64) @ W + BIAS, LABELS)
   for size in (1, 5, 11, 22, 100):
@@ -187,6 +190,7 @@ def test_bfloat16_is_summed_in_float32():
   np.testing.assert_allclose(gradient.astype(np.float32), [[-2048, 2048]] * 2, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_random_loss_draws_anew_in_each_chunk():
   draw = lambda key, logits: jax.random.uniform(key, logits.shape[:-1])
   values = losses.linear(draw, X, W, key=jax.random.key(0), chunk_size=5)
@@ -195,6 +199,7 @@ def test_a_random_loss_draws_anew_in_each_chunk():
   assert len(set(np.asarray(values).tolist())) == EXAMPLES
 
 
+@pytest.mark.thorough
 def test_dropmax_is_that_of_the_rows_and_the_key_of_each_chunk():
   key = jax.random.key(0)
 
@@ -219,6 +224,7 @@ def split_calls():
   return ["softmax_cross_entropy", "soft labels", "distillation", "dropmax"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", split_calls())
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1), (1, 4), (2, 2)])
 def test_classes_and_examples_split_on_an_explicit_mesh(name, shape):
@@ -233,6 +239,7 @@ def test_classes_and_examples_split_on_an_explicit_mesh(name, shape):
   close(found, expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", split_calls())
 @pytest.mark.parametrize("shape", [(1, 2), (1, 4), (2, 2)])
 def test_classes_and_examples_split_in_shard_map(name, shape):

@@ -13,6 +13,8 @@ from sklearn.ensemble import RandomForestClassifier
 import jaxreg
 from jaxreg.reports._curvature import sharpnesses
 
+pytestmark = pytest.mark.thorough
+
 RNG = np.random.default_rng(0)
 IMAGES = np.float32(RNG.uniform(size=(200, 4, 4, 1)))
 WEIGHTS = np.float32(RNG.normal(size=16))

@@ -114,6 +114,7 @@ def test_evaluation_of_the_latest_is_that_of_training(finished_run, light_runs):
   assert evaluated == expected
 
 
+@pytest.mark.thorough
 def test_images_from_elsewhere(finished_run, light_runs):
   """Scores by the run's own predictions; oracle: scikit-learn's area, and the sorted scores."""
   config = runs.make_config({"job": "evaluate", "evaluate.ood": ("inverted", "rotated")})
@@ -131,6 +132,7 @@ def test_images_from_elsewhere(finished_run, light_runs):
     check(runs.make_config({"evaluate.ood": ("inverse",)}))
 
 
+@pytest.mark.thorough
 def test_further_measures(finished_run, light_runs):
   """Oracles: NumPy on the run's own predictions; SciPy for the temperature; sorted scores for the sets."""
   names = ("mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps")

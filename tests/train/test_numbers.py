@@ -102,6 +102,7 @@ def several(rng, missing=True):
   return Dataset(*parts, num_classes=0).checked()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", METHODS)
 def test_unknown_targets_have_no_effect(name):
   data = several(np.random.default_rng(0))
@@ -162,6 +163,7 @@ ESTIMATORS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_linear_models_are_those_of_scikit_learn(name, tmp_path, light_runs):
   config = get_config(name)
@@ -205,6 +207,7 @@ def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   assert all(word in told for word in ("RMSE", "R2", "conformal intervals hold", "by Laplace: NLPD"))
 
 
+@pytest.mark.thorough
 def test_last_layer_laplace_is_bayesian_linear_regression(tmp_path, light_runs):
   """Without hidden layers, the posterior has a closed form."""
   fields = {**FIELDS, "model.MLP.widths": (), "epochs": 200, "optimizer.learning_rate": 0.02}
@@ -240,6 +243,7 @@ def test_last_layer_laplace_is_bayesian_linear_regression(tmp_path, light_runs):
     assert found["test/laplace_nlpd"] == pytest.approx(want, rel=1e-2 if samples else 1e-4)
 
 
+@pytest.mark.thorough
 def test_a_run_is_resumed_to_the_same_bits(trained, light_runs, tmp_path):
   train.train(runs.make_config({**FIELDS, "epochs": 2}), tmp_path)
   assert max(manifest.good_steps(tmp_path)) < max(manifest.good_steps(trained))
@@ -263,6 +267,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fields", OTHERS.values(), ids=OTHERS)
 def test_regularizers_train_numbers(fields, tmp_path, light_runs):
   results = train.train(runs.make_config({**FIELDS, **fields}), tmp_path)
@@ -321,6 +326,7 @@ def test_a_program_for_a_loop_of_ones_own():
   assert float(sums["loss"][0] / sums["loss"][1]) == pytest.approx(want, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_flatness_of_a_run_is_that_of_its_loss(tmp_path, light_runs):
   fields = {
     **FIELDS,

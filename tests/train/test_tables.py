@@ -202,6 +202,7 @@ def test_a_label_that_training_lacks_is_told_with_its_row(tmp_path):
     load(path=file, test=other)
 
 
+@pytest.mark.thorough
 def test_a_table_trains_and_its_model_names_its_inputs(tmp_path, light_runs):
   bunch = datasets.load_wine(as_frame=False)
   columns = dict(zip(bunch.feature_names, bunch.data.T, strict=True))
