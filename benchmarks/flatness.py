@@ -206,9 +206,7 @@ def density(bench):
   true = trace_in_float64(side.params, side.batch)
   of_mean = lambda values, weights: side.whole().like.size * np.average(values, weights=weights)
   result["notes"] = {name: f"{of_mean(*pair):.3g}" for name, pair in found.items()}
-  return (
-    f"{probes} probes of {steps} products; mean of the density times size, of which the trace is {true:.3g}"
-  )
+  return f"{probes} probes of {steps} products; mean of the density times size; the trace is {true:.3g}"
 
 
 def hessian(bench):

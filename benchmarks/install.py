@@ -46,7 +46,13 @@ def main() -> None:
   for name, extra in extras.items():
     seconds, found = zip(*(install(extra) for _ in range(rounds)), strict=True)
     megabytes = sum(size for size, _ in found[0].values())
-    report.row(name, len(found[0]), f"{megabytes:.0f}", spread(list(seconds), ".0f"), numbers=seconds)
+    report.row(
+      name,
+      len(found[0]),
+      f"{megabytes:.0f}",
+      spread(list(seconds), ".0f") if rounds > 1 else f"{seconds[0]:.0f}, one run",
+      numbers=seconds,
+    )
   if not options.quick:
     by_package(report, found[0])
   report.close()

@@ -8,7 +8,7 @@ Convolutional Networks`, 2018. It pulls the new head to zero.
 
 An MLP (256, 256) and Adam with the rate 1e-3, 20 epochs to pretrain and 50 to fine-tune. Every digit is
 rotated by an angle that is uniform over the circle. No strength is searched: every row has its own. Five
-seeds for each row, two minutes on 2 cores.
+seeds for each row.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist
