@@ -247,6 +247,7 @@ def test_check_range_knows_every_entry_of_an_array():
         check_range(make(wrong), "rate", low=0, high=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "use",
   [

@@ -88,6 +88,7 @@ def refuses(run, capsys, tmp_path):
 # The twelve mistakes, and more.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("argument", "chosen"),
   [
@@ -116,6 +117,7 @@ def test_rows_may_read_what_the_config_does_not():
   assert cli.parse(arguments, CONFIGS).config.optimizer.sgd.momentum == 0.5
 
 
+@pytest.mark.thorough
 def test_configs_from_another_folder_and_by_their_bare_names(run, calls, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   for name in ("configs/softmax_digits.py", "softmax_digits.py", "softmax_digits", "toolbox_digits:l1"):
@@ -273,6 +275,7 @@ def claimed(tmp_path):
   return tmp_path / "mine"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("job", ["train", "evaluate"])
 def test_work_directory_of_another_configuration(refuses, claimed, job):
   refuses(
@@ -427,6 +430,7 @@ def test_a_config_may_be_a_url_of_this_machine_only(run, refuses, calls, tmp_pat
     assert calls[-1][2] == Path("runs") / name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("argument", ["../../outside", "/outside", "a/b", "..", "x" * 300, "a\x1b[2Jb"])
 def test_an_argument_of_a_config_stays_in_runs(run, calls, tmp_path, argument):
   (tmp_path / "mine.py").write_text(
@@ -525,6 +529,7 @@ def test_every_field_has_a_description_and_each_description_a_field():
       assert set(given if isinstance(given, list) else [given]) <= set(names), field
 
 
+@pytest.mark.thorough
 def test_list_shows_every_config_with_its_variants(run, capsys):
   assert run.main(["--list"]) == 0
   lines = capsys.readouterr().out.splitlines()
@@ -569,6 +574,7 @@ def default_workdir(*arguments):
   return cli.parse([str(argument) for argument in arguments], CONFIGS).workdir
 
 
+@pytest.mark.thorough
 def test_the_default_work_directory_is_named_after_the_config():
   assert default_workdir() == Path("runs/dropmax_digits")
   assert default_workdir("--config", SOFTMAX) == Path("runs/softmax_digits")
@@ -579,6 +585,7 @@ def test_the_default_work_directory_is_named_after_the_config():
   )
 
 
+@pytest.mark.thorough
 def test_another_override_is_another_work_directory():
   named = [
     default_workdir(*arguments)
@@ -606,6 +613,7 @@ def test_the_job_does_not_change_the_work_directory(monkeypatch):
   assert default_workdir(*of_job, "--config.seed=1") == default_workdir("--config.seed=1")
 
 
+@pytest.mark.thorough
 def test_an_evaluation_finds_what_was_trained_with_the_same_fields(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr("jaxreg.train.assemble.saved.restore_config", lambda config, *_: config)

@@ -23,6 +23,7 @@ SHORT = ("--config.epochs=1", "--config.data.limit=64", "--config.eval_every=1")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
+@pytest.mark.thorough
 def test_the_job_is_the_first_word():
   given = cli.parse(["compare", "--config", "compare_dropmax_digits"], CONFIGS)
   plain = cli.parse(["--config", "compare_dropmax_digits"], CONFIGS)

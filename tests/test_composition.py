@@ -63,6 +63,7 @@ def test_the_same_dropmax_call_trains_every_kind_of_model(framework):
   assert error < 0.1
 
 
+@pytest.mark.thorough
 def test_group_softmax_takes_the_last_layer_of_every_kind_of_model():
   """Its kernel and bias, as each framework names them; training goes on through them and the features."""
   x, labels = jax.random.normal(jax.random.key(0), (20, 6)), jnp.arange(20) % 3

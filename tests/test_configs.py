@@ -350,6 +350,7 @@ def of_photographs(name, argument=None):
   return config, describe(config, choice)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "argument"), TABLE_B1)
 def test_the_set_ups_of_group_softmax(name, argument):
   """Kobayashi, 2021, supplement, B.1."""

@@ -82,6 +82,7 @@ def result(name, function, targets="classes"):
   return conformance._result(name, conformance.CHECKS[name], conformance._case(function, targets))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "function"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_fault_is_found(name, function):
   found = result(name, function)
@@ -89,6 +90,7 @@ def test_a_fault_is_found(name, function):
   assert found.what
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted({name for name, _ in FAULTS} - {"keys"}))
 def test_what_is_right_passes(name):
   assert result(name, right).passes, result(name, right)
@@ -116,6 +118,7 @@ def test_losses_pass(function, targets):
   assert [each for each in found if each.passes is False] == []
 
 
+@pytest.mark.thorough
 def test_the_command_prints_a_table_and_has_a_status(capsys, monkeypatch):
   checks = {name: conformance.CHECKS[name] for name in ("values", "limits", "where")}
   monkeypatch.setattr(conformance, "CHECKS", checks)

@@ -106,7 +106,7 @@ TABLE = (
   (conformance.check_gradients, (THOROUGH, SLOW, THOROUGH, None)),
   (conformance.check_finite, (DEFAULT, DEFAULT, THOROUGH, THOROUGH)),
   (contract.check_second_derivatives, (THOROUGH, THOROUGH, THOROUGH, None)),
-  (conformance.check_where, (DEFAULT, THOROUGH, None, None)),
+  (conformance.check_where, (THOROUGH, THOROUGH, None, None)),
   (contract.check_zero, (None, None, THOROUGH, None)),
 )
 CURVED = ("losses.", "noise.", "penalties.")

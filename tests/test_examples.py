@@ -166,6 +166,7 @@ def training_step(it):
   assert it.metrics.keys() >= {"nll", "kl", "neg_entropy", "auxiliary", "l2"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "name",
   # Two are quick.
@@ -180,6 +181,7 @@ def test_an_example_does_what_it_shows(name, capsys):
   assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("library", ["linen", "flax_nnx", "equinox"])
 @jax.numpy_rank_promotion("allow")
 def test_batch_norm_keeps_the_statistics_of_clean_inputs(library, monkeypatch):

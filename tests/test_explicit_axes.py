@@ -108,6 +108,7 @@ CALLS = {
 THOROUGH = ("gauss_newton_matrix", "gauss_newton_diagonal", "per_example_noise_covariance", "top_eigenpairs")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in THOROUGH)) for name in CALLS]
 )
@@ -122,6 +123,7 @@ def test_gives_what_it_gives_on_one_device(name):
       chex.assert_trees_all_close(got, jax.tree.map(np.asarray, want), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_masks_are_the_same_bits_on_all_axes():
   """Rows and columns both split, and a shared axis whole."""
   x = jnp.ones((8, 4, 6))

@@ -47,6 +47,7 @@ def run(code: str, **options) -> list:
   return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.thorough
 def test_imports_load_nothing_more():
   code = "import json, sys\n"
   code += "".join(f"{statement}\nprint(json.dumps([*sys.modules]))\n" for statement in STATEMENTS)
@@ -62,6 +63,7 @@ def test_imports_load_nothing_more():
   assert "flax.nnx" in nnx
 
 
+@pytest.mark.thorough
 def test_what_is_not_installed_is_named_with_its_extra():
   code = "import json, sys\n"
   code += "".join(f"sys.modules[{missing!r}] = None\n" for _, missing, _ in MISSING)
@@ -72,6 +74,7 @@ def test_what_is_not_installed_is_named_with_its_extra():
     assert said.endswith(f"pip install -e '{ROOT}[{extra}]'")
 
 
+@pytest.mark.thorough
 def test_help_and_mistakes_import_no_program():
   """What trains or draws takes seconds to import, and is needed by no answer of the command line."""
   code = f"import json, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
@@ -98,6 +101,7 @@ def test_an_extra_is_installed_from_where_jaxreg_came(monkeypatch, tmp_path, url
   assert _extras.install("train") == f"pip install 'jaxreg[train]{f' @ {url}' if url else ''}'"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "missing",
   ["absl", "jax", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("flax", "ml_collections"))],

@@ -109,6 +109,7 @@ def test_the_configs_and_fields_that_rows_name_exist(rows):
   assert named - known == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("script", ["docs/method_table.py", "docs/reference.py"])
 def test_a_generator_imports_the_checkout_it_stands_in(script, tmp_path):
   """With another jaxreg on the path, and from another folder."""

@@ -19,6 +19,7 @@ def f(x, y, *, scale: int = 2):
 """
 
 
+@pytest.mark.thorough
 def test_every_row_fits_its_source_and_names_a_test():
   for row in mutation.MUTATIONS:
     changed = row.apply((mutants.ROOT / row.file).read_text())

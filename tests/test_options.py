@@ -140,6 +140,7 @@ SCALARS = [
 NAMES = lambda rows: [f"{row[2]}-{number}" for number, row in enumerate(rows)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("function", "arrays", "option", "values"),
   # Each fifth is in the default set.
@@ -161,6 +162,7 @@ def test_one_value_an_example_is_as_in_a_loop(function, arrays, option, values):
   np.testing.assert_allclose(of_known_values, want, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("function", "arrays", "option", "value"),
   [(*row[:3], np.asarray(row[3])) for row in (*PER_EXAMPLE, *SCALARS)],
@@ -179,6 +181,7 @@ def test_another_shape_is_refused_by_name(function, arrays, option, value):
       jax.eval_shape(lambda traced: function(*arrays, **{option: traced}), np.full(shape, value))
 
 
+@pytest.mark.thorough
 def test_vmap_over_an_option_of_scalars():
   gammas = jnp.array([0.0, 0.5, 2.0])
   got = jit(jax.vmap(lambda gamma: losses.focal(X, LABELS, gamma=gamma)))(gammas)

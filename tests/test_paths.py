@@ -135,6 +135,7 @@ def test_kernels_only_leaves_biases_and_scales_out():
   }
 
 
+@pytest.mark.thorough
 def test_kernels_only_takes_the_weights_of_an_equinox_model():
   """Named `weight` all: of layers, cells and embeddings it is a kernel, of a normalisation it is a scale."""
   keys = jax.random.split(jax.random.key(0), 4)
@@ -216,6 +217,7 @@ def test_messages_take_one_line():
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "use",
   [

@@ -34,6 +34,7 @@ def test_a_snippet_runs(number, code, tmp_path, monkeypatch):
   exec(compile(code, f"docs/flatness.md, python block {number}", "exec"), {"__name__": "snippet"})
 
 
+@pytest.mark.thorough
 def test_the_swap_of_the_first_screen_is_one_line_and_gives_the_loss_it_names():
   """Both sides of the change run; the new loss is that of Liu et al. in NumPy, as `cases_losses` has it."""
   [diff] = re.findall(r"^```diff\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)

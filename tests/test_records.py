@@ -161,6 +161,7 @@ def test_what_a_script_found_is_a_record(kept):
   assert records.link("three", "a: size").startswith("[3](")
 
 
+@pytest.mark.thorough
 def test_figures_of_comparisons_are_those_of_their_records(tmp_path):
   for made in records.draw(tmp_path):
     kept = ROOT / "docs/figures" / made.name

@@ -77,6 +77,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_at_the_ends_of_float32(name):
   function, formula = CASES[name]
@@ -93,6 +94,7 @@ def test_values_and_gradients_at_the_ends_of_float32(name):
       np.testing.assert_allclose(gradient, slope, rtol=1e-4, atol=2e-5 * np.abs(slope).max())
 
 
+@pytest.mark.thorough
 def test_kernels_at_the_ends_of_float32_have_the_same_angles():
   for function in (losses.cosface, losses.arcface):
     at = jit(lambda size, function=function: function(jnp.float32(W), jnp.float32(OTHER[:3]) * size, LABELS))

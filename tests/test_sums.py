@@ -26,6 +26,7 @@ def test_segment_sums(n):
   close(got, TENTH * np.bincount(np.arange(n) % 3, minlength=4))
 
 
+@pytest.mark.thorough
 def test_segment_sums_of_sharded_and_batched_entries():
   mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
   n = 8 * 2**17
@@ -92,6 +93,7 @@ def test_twenty_million_predictions(name, weighted):
   np.testing.assert_allclose(calibration.ece(sums), 0.25, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_means_of_many_examples():
   """NLL, Brier score, rates and the temperature."""
   log_probs, labels = predictions(N, right=7)

@@ -34,6 +34,7 @@ def loss(params, x):
   return jnp.mean(jnp.square(mlp(params, x)) * jnp.array([[1.0, 3.0]])) + jnp.mean(mlp(params, x))
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd", "Local Minima", "a layer of n units has n! permutations that are the same function"
 )
@@ -65,6 +66,7 @@ def test_optimizers_commute_with_permutations(make_tx, x64):
   chex.assert_trees_all_close(first, then, rtol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd",
   WHERE,
@@ -91,6 +93,7 @@ def test_rescaled_units_are_the_same_function_with_other_gradients(x64):
   assert symmetry.invariance_error(mlp, params, forgotten, x) > 1e-2
 
 
+@pytest.mark.thorough
 def test_channels_through_pooling_and_flattening(x64):
   """A convolution, a max pool, and a dense layer on the flattened image: rows are positions by channels."""
   rng = np.random.default_rng(3)
@@ -116,6 +119,7 @@ def test_channels_through_pooling_and_flattening(x64):
   assert error(scaled, {**scaled, "b": params["b"]}) > 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd",
   WHERE,
@@ -174,6 +178,7 @@ def _equinox_images():
   return params, apply, jax.random.normal(keys[2], (5, 4, 3, 3)), layer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [_torch, _equinox_images])
 def test_square_weights_have_their_units_on_the_first_axis(make, x64):
   """The shapes of `[out, in]` fit either way, so that only the network can tell."""
@@ -186,6 +191,7 @@ def test_square_weights_have_their_units_on_the_first_axis(make, x64):
     assert any((a != b).any() for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other)))
 
 
+@pytest.mark.thorough
 def test_a_normalised_weight_is_scaled_row_by_row(x64):
   params, apply, x, _ = _torch()
   normalised = lambda params: (lambda z: (z - z.mean(0)[None]) / z.std(0)[None])(apply(params, x))
@@ -194,6 +200,7 @@ def test_a_normalised_weight_is_scaled_row_by_row(x64):
   np.testing.assert_allclose(other["2"]["weight"][1], 0.1 * params["2"]["weight"][1], rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_coordinates(x64):
   rng = np.random.default_rng(5)
   a = rng.normal(size=(4, 4))

@@ -94,6 +94,7 @@ def called(case, option, value):
 ALL = strengths()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "name", [name for name, (call, _) in ALL.items() if call is not None and name not in STATIC]
 )
@@ -110,6 +111,7 @@ def test_what_is_static_is_so_for_a_reason_that_still_holds(name):
     jax.eval_shape(call, jnp.float32(value))
 
 
+@pytest.mark.thorough
 def test_a_traced_temperature_of_1_is_the_limit():
   """At `t1 = 1` the bi-tempered loss is another formula, and its gradient stays finite."""
   logits = jnp.asarray(np.random.default_rng(0).normal(size=(8, 5)), jnp.float32)

@@ -24,6 +24,7 @@ OF_LOG_PROBS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OF_LOG_PROBS)
 def test_logits_and_probabilities_are_no_log_probabilities(name):
   call = OF_LOG_PROBS[name]
@@ -35,6 +36,7 @@ def test_logits_and_probabilities_are_no_log_probabilities(name):
       call(jnp.asarray(given))
 
 
+@pytest.mark.thorough
 def test_log_probabilities_may_be_coarse_excluded_or_broken():
   many = jax.nn.log_softmax(np.random.default_rng(0).normal(size=(4, 2, 1000)).astype(np.float32))
   assert np.isfinite(ensembles.uncertainty(many.astype(jnp.bfloat16)).entropy).all()
@@ -96,6 +98,7 @@ LONGER = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["trivial_augment", "lighting", "color_jitter", *LONGER])
 def test_pixels_outside_of_the_range_are_refused(name):
   call = lambda x, **options: getattr(augment, name)(key(), {"inputs": x}, **options)["inputs"]

@@ -194,6 +194,7 @@ def test_options_reach_what_is_built(theirs):
   }
 
 
+@pytest.mark.thorough
 def test_a_loss_alone_is_a_method(theirs):
   config = cli.parse(
     [*SOFTMAX, *flags("method.name=theirs:poly", "method.poly.loss.epsilon=3")], CONFIGS
@@ -348,6 +349,7 @@ def test_a_choice_without_its_options_is_told(theirs):
   train.check(train.add_options(config))
 
 
+@pytest.mark.thorough
 def test_the_page_shows_what_runs(theirs):
   """Its module trains abstractly under each of its commands, and its config is one."""
   page = (ROOT / "docs/your_own.md").read_text()

@@ -57,6 +57,7 @@ def test_fgsm_clips_last_and_stays_where_there_is_no_gradient():
   np.testing.assert_allclose(moved, [[0.3, 0.5], [1.0, 0.5]], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_an_attack_without_a_known_gradient_is_nan():
   loss = lambda x: x[:, 0] * jnp.array([1.0, jnp.nan])
   for kind in ("linf", "l2"):
@@ -76,6 +77,7 @@ def test_one_step_of_pgd_is_fgsm_and_a_target_turns_it_round():
   assert (fast != 0).all()
 
 
+@pytest.mark.thorough
 def test_pgd_reaches_the_worst_point_of_the_ball_and_never_leaves_it():
   """For a linear function that is eps times the dual norm of its gradient; also where clipped, it stays."""
 
@@ -114,6 +116,7 @@ def test_the_ball_is_spent_on_the_coordinates_that_may_move():
   np.testing.assert_allclose(jit(run)(x), [[1.0, 0.8]], rtol=2e-3)
 
 
+@pytest.mark.thorough
 def test_the_start_is_uniform_in_the_ball():
   """The second moment of a coordinate in three dimensions: 1/3, 1 / (n + 2), 2 / ((n + 1)(n + 2))."""
   options = {"eps": 2.0, "step_size": 0.0, "num_steps": 1}
@@ -126,6 +129,7 @@ def test_the_start_is_uniform_in_the_ball():
     np.testing.assert_allclose(start.mean(0), 0, atol=0.02)
 
 
+@pytest.mark.thorough
 def test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_its_top():
   """One iteration is W (diag p - pp') W' times the first direction; more draw nearer to its eigenvector."""
   p = oracles.softmax(X @ KERNEL)
@@ -145,6 +149,7 @@ def test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_i
   np.testing.assert_allclose(cosine[-1], 1, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_vat_of_a_linear_regression_is_the_largest_singular_value():
   """Half the squared distance of `x @ W` is largest along its first left singular vector."""
   w = np.random.default_rng(5).normal(size=(4, 3))
@@ -178,6 +183,7 @@ def test_vat_loss_is_the_divergence_from_a_fixed_prediction():
   np.testing.assert_allclose(gradient, np.asarray(moved).T @ (q - p), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_vat_is_finite_where_the_prediction_is_certain_or_flat_or_impossible():
   def impossible(x):
     return jnp.stack([-jnp.square(x).sum(-1), jnp.full(len(x), -jnp.inf)], axis=-1)
@@ -215,6 +221,7 @@ def test_refusals():
     adversarial.vat_loss(key(), logistic, x, eps=0.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ORDERS)
 def test_each_example_may_have_its_own_radius(kind):
   """One radius for the batch and one an example agree, example by example; a radius of 0 moves nothing."""

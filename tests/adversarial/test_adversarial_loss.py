@@ -108,6 +108,7 @@ def test_a_virtual_adversarial_attack_of_what_attacked_fn_gives():
     run()
 
 
+@pytest.mark.thorough
 def test_what_comes_with_the_loss_is_that_of_the_clean_inputs():
   batch = {"inputs": jnp.asarray(X), "labels": jnp.asarray(Y)}
   with_mean = lambda w, batch, *, key: (loss_fn(w, batch, key=key), batch["inputs"].mean(axis=0))

@@ -29,6 +29,7 @@ def kl(d, other):
   return p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
 
 
+@pytest.mark.thorough
 def test_the_inputs_end_in_a_corner_of_the_box_and_both_predictions_learn():
   """The divergence is convex along `w`: the attack ends at one of two corners, by its random start."""
   w, x, key = jnp.float32(W), jnp.float32(X), jax.random.key(1)
@@ -45,6 +46,7 @@ def test_the_inputs_end_in_a_corner_of_the_box_and_both_predictions_learn():
   np.testing.assert_allclose(gradient, (clean + (q - p)[:, None] * moved).sum(0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_bounds_and_refusals():
   w, x = jnp.float32(W), jnp.float32(X)
   assert (jit(functools.partial(loss, eps=0.0))(w, x, jax.random.key(1)) == 0).all()

@@ -24,6 +24,7 @@ def batch(number=16, dtype=np.uint8, seed=0):
   return {"inputs": jnp.asarray(pixels, dtype), "labels": jnp.arange(number)}
 
 
+@pytest.mark.thorough
 def test_flip_mirrors_every_image_at_rate_one_and_none_at_zero():
   b = batch()
   x = np.asarray(b["inputs"])
@@ -31,6 +32,7 @@ def test_flip_mirrors_every_image_at_rate_one_and_none_at_zero():
   np.testing.assert_array_equal(augment.flip(key(), b, rate=0.0)["inputs"], x)
 
 
+@pytest.mark.thorough
 def test_flip_flips_whole_images_at_its_rate():
   x = jnp.tile(jnp.arange(2.0)[None, None, :, None], (4000, 1, 1, 1))
   flipped = np.asarray(augment.flip(key(3), {"inputs": x}, rate=0.3)["inputs"])
@@ -39,6 +41,7 @@ def test_flip_flips_whole_images_at_its_rate():
   assert abs(chosen.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 4000)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "dataset augmentation",
@@ -62,6 +65,7 @@ def test_translate_is_one_of_all_shifts_with_the_fill_outside(dtype):
   assert len(set(found)) > 5
 
 
+@pytest.mark.thorough
 def test_translate_draws_every_shift_equally_often():
   x = jnp.zeros((9000, 5, 5, 1)).at[:, 2, 2].set(1.0)
   moved = np.asarray(augment.translate(key(5), {"inputs": x}, max_shift=1)["inputs"])[..., 0]
@@ -70,6 +74,7 @@ def test_translate_draws_every_shift_equally_often():
   assert np.abs(counts - 1000).max() < 4 * np.sqrt(9000 * 1 / 9 * 8 / 9)
 
 
+@pytest.mark.thorough
 def test_pad_crop_is_a_translation_by_the_padding():
   b = batch()
   np.testing.assert_array_equal(
@@ -77,6 +82,7 @@ def test_pad_crop_is_a_translation_by_the_padding():
   )
 
 
+@pytest.mark.thorough
 def test_normalize_standardises_channels():
   b = batch(dtype=np.float32)
   x = np.asarray(b["inputs"], np.float64)

@@ -13,6 +13,7 @@ from jaxreg import augment
 NUMBER, HEIGHT, WIDTH = 400, 12, 16
 
 
+@pytest.mark.thorough
 def test_a_resized_crop_of_a_ramp_is_a_ramp_within_it():
   """Channels hold the row and the column; a crop stretches both, and its slopes tell its sides."""
   rows, columns = np.mgrid[:HEIGHT, :WIDTH]
@@ -32,6 +33,7 @@ def test_a_resized_crop_of_a_ramp_is_a_ramp_within_it():
   assert (abs(centre.mean(0)) < 4 * centre.std(0) / np.sqrt(NUMBER)).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "pillow"), [("brightness", "Brightness"), ("saturation", "Color")])
 def test_one_change_of_colour_is_pillow_s(name, pillow):
   x = np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3)).astype(np.uint8)
@@ -44,6 +46,7 @@ def test_one_change_of_colour_is_pillow_s(name, pillow):
     assert abs(np.asarray(want, int) - np.asarray(out, int)).max() <= 2  # Pillow rounds the grey, and down
 
 
+@pytest.mark.thorough
 def test_contrast_moves_from_the_mean_grey():
   x = np.random.default_rng(0).uniform(0.4, 0.6, (4, 6, 7, 1)).astype(np.float32)
   none = {"brightness": 0.0, "saturation": 0.0}
@@ -56,6 +59,7 @@ def test_contrast_moves_from_the_mean_grey():
     augment.color_jitter(jax.random.key(0), {"inputs": x}, contrast=1.5)
 
 
+@pytest.mark.thorough
 def test_hue_turns_as_colorsys_has_it():
   """Also for grey, black, white and pure colours; images of one channel stay as they are."""
   x = np.random.default_rng(0).uniform(0, 1, (6, 4, 5, 3)).astype(np.float32)
@@ -75,6 +79,7 @@ def test_hue_turns_as_colorsys_has_it():
     augment.color_jitter(jax.random.key(0), {"inputs": x}, hue=0.6)
 
 
+@pytest.mark.thorough
 def test_trivial_augment_draws_a_magnitude_for_each_image():
   """`solarize` inverts the values above a threshold, which falls with the magnitude."""
   x = jnp.broadcast_to(jnp.linspace(0, 1, 101)[None, None, :, None], (2000, 1, 101, 1))

@@ -89,6 +89,7 @@ FILLED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FILLED)
 def test_fill_is_what_comes_in(name):
   """Of an image of fives, and nothing else does: no border of zeros."""
@@ -106,6 +107,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*FILLED, *OTHERS])
 def test_channels_first_are_channels_last_moved(name):
   """No two axes of one length; in range of the photometric operations."""
@@ -126,6 +128,7 @@ def test_channels_first_are_channels_last_moved(name):
     run(key(), {"inputs": x, "labels": jnp.arange(4)}, channel_axis=0)
 
 
+@pytest.mark.thorough
 def test_no_magnitude_is_the_identity_and_dtypes_stay():
   def still(b):
     return [

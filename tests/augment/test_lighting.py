@@ -15,6 +15,7 @@ def test_the_components_are_orthonormal():
   assert list(EIGENVALUES) == sorted(EIGENVALUES, reverse=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("dtype", "middle", "unit"), [(np.uint8, 127, 255.0), (np.float32, 0.5, 1.0)])
 def test_one_colour_for_all_pixels_of_an_image(dtype, middle, unit):
   x = np.full((400, 2, 3, 3), middle, dtype)
@@ -33,6 +34,7 @@ def test_one_colour_for_all_pixels_of_an_image(dtype, middle, unit):
     assert abs(coordinates[:, j].mean()) < 4 * std / np.sqrt(400)
 
 
+@pytest.mark.thorough
 def test_values_stay_in_their_range():
   x = jnp.concatenate([jnp.zeros((50, 1, 1, 3)), jnp.ones((50, 1, 1, 3))])
   moved = augment.lighting(jax.random.key(1), {"inputs": x}, std=5.0)["inputs"]

@@ -26,6 +26,7 @@ def share(key, number):
   return gammas[0] / gammas.sum(0)
 
 
+@pytest.mark.thorough
 def test_mixup_mixes_images_and_labels_alike():
   b = marked(dtype=np.uint8)
   out = jit(lambda b: augment.mixup(key(), b, alpha=1.0, num_classes=6))(b)
@@ -41,6 +42,7 @@ def test_mixup_mixes_images_and_labels_alike():
   assert len(set(y.diagonal())) > 3  # each draws its own share
 
 
+@pytest.mark.thorough
 def test_labels_of_numpy_are_checked_and_the_first_class_is_one():
   b = {"inputs": jnp.zeros((2, 1)), "labels": np.array([0, 2])}
   np.testing.assert_allclose(augment.mixup(key(), b, num_classes=3)["labels"].sum(-1), 1, rtol=1e-6)
@@ -63,6 +65,7 @@ def test_mixup_s_shares_are_beta_of_each_example_or_of_the_batch():
   assert len(np.unique(one)) <= 4  # a share, what is left of it, and 0 and 1 for like with like
 
 
+@pytest.mark.thorough
 def test_mixing_twice_leaves_the_labels_whole():
   """At most four classes an example, of sum 1: what the trainer counts on."""
   b = {"inputs": jnp.zeros((12, 4, 4, 1)), "labels": jnp.arange(12)}
@@ -73,6 +76,7 @@ def test_mixing_twice_leaves_the_labels_whole():
   assert (y > 0).sum(-1).max() == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("label", [-1, 6])
 @pytest.mark.parametrize("function", [augment.mixup, augment.cutmix])
 def test_a_label_out_of_range_does_not_lower_the_sum(function, label):
@@ -88,6 +92,7 @@ def test_a_label_out_of_range_does_not_lower_the_sum(function, label):
       function(key(), {**b, "labels": known}, num_classes=6)
 
 
+@pytest.mark.thorough
 def test_one_share_of_the_batch_is_the_same_for_all():
   b = marked()
   y = np.asarray(
@@ -100,6 +105,7 @@ def test_one_share_of_the_batch_is_the_same_for_all():
   assert 0.01 < own[0] < 0.99
 
 
+@pytest.mark.thorough
 def test_cutmix_s_labels_are_the_areas_of_its_boxes():
   """Sides floor(9 sqrt(u)) around the pixel floor(9 v), cut at the edges."""
   number = 24
@@ -142,6 +148,7 @@ def test_refusals(function):
     augment.mixup(key(), {**b, "inputs": jnp.ones((6, 2), int)}, num_classes=6)
 
 
+@pytest.mark.thorough
 def test_manifold_mixup_mixes_one_layer_by_the_shares_of_the_labels():
   b, layers = marked(), ("first", "second")
   seen = set()
@@ -160,6 +167,7 @@ def test_manifold_mixup_mixes_one_layer_by_the_shares_of_the_labels():
     assert len(np.unique(one["mixing"].shares["first"])) == number
 
 
+@pytest.mark.thorough
 def test_manifold_mixup_refuses():
   for layers in ((), ("a", "a")):
     with pytest.raises(ValueError, match="layers must name"):

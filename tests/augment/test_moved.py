@@ -53,6 +53,7 @@ def applied(name):
   return batch, jax.tree.map(np.asarray, after)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WARPS)
 def test_a_point_is_the_middle_of_its_bump(name):
   _, after = applied(name)
@@ -66,6 +67,7 @@ def test_a_point_is_the_middle_of_its_bump(name):
   np.testing.assert_allclose(after["points"][inside, 0], middle[inside], atol=0.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WARPS)
 def test_a_box_is_the_smallest_around_its_pixels(name):
   _, after = applied(name)
@@ -93,6 +95,7 @@ def test_a_mask_is_that_of_its_pixels(name):
     np.testing.assert_array_equal(masks, np.where(there > 0, shown, -1))
 
 
+@pytest.mark.thorough
 def test_a_box_that_has_left_the_image_has_no_area():
   batch = {"inputs": jnp.zeros((1, 8, 8, 1)), "boxes": jnp.array([[[0.0, 0.0, 2.0, 2.0]]])}
   for seed in range(40):
@@ -113,6 +116,7 @@ def test_a_hole_has_no_label(function, dtype):
   assert got["masks"].dtype == dtype
 
 
+@pytest.mark.thorough
 def test_cutmix_pastes_masks_as_images():
   x = jnp.asarray(RNG.integers(0, 9, (6, 10, 10)))
   batch = {"inputs": x[..., None], "masks": x, "labels": jnp.zeros((6, 2))}
@@ -134,6 +138,7 @@ def test_other_shapes_are_refused(entries, message):
     augment.flip(jax.random.key(0), {"inputs": jnp.zeros((2, 4, 4, 1)), **entries})
 
 
+@pytest.mark.thorough
 def test_augmix_refuses_what_it_cannot_move():
   batch = {"inputs": jnp.zeros((2, 4, 4, 1)), "masks": jnp.zeros((2, 4, 4), int)}
   with pytest.raises(ValueError, match=r"operations must have none of rotate.* for a batch with masks"):

@@ -26,6 +26,7 @@ def pillow(name, image, magnitude, sign):
   return getattr(ImageEnhance, name.capitalize())(image).enhance(1 + 0.9 * sign * magnitude / 9)
 
 
+@pytest.mark.thorough
 def test_auto_augment_takes_a_pair_by_its_chances_as_pillow_does():
   number, key = 40, jax.random.key(0)
   x = np.random.default_rng(0).integers(0, 256, (number, 4, 5, 3)).astype(np.uint8)

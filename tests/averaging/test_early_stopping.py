@@ -50,6 +50,7 @@ TABLE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.claim(
   "regularization",

@@ -34,6 +34,7 @@ def test_the_plain_mean_first_then_an_exponential_one():
   np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_without_the_ramp_the_start_keeps_its_weight():
   with jax.enable_x64(True):
     state, got = run(jnp.asarray(START), jnp.asarray(ITERATES), 0.75, ramp=False)
@@ -71,6 +72,7 @@ def test_refusals():
       averaging.ema_decay(1, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "semi-supervised learning",

@@ -32,6 +32,7 @@ class Net(nnx.Module):
     return self.dropout(self.norm(self.linear(x)))
 
 
+@pytest.mark.thorough
 @by_name
 @jax.debug_key_reuse(False)  # to choose between two copies of a key is no draw
 def test_all_that_nnx_splits_off(name):
@@ -53,6 +54,7 @@ def test_all_that_nnx_splits_off(name):
   assert np.isfinite(got(jnp.ones((2, 3)))).all()
 
 
+@pytest.mark.thorough
 @by_name
 def test_an_equinox_model_says_which_leaf_is_no_array(name):
   init, update = PAIRS[name]

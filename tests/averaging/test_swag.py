@@ -26,6 +26,7 @@ def source(iterates, rank):
   return means[-1], np.diag(diagonal) / 2 + last.T @ last / (2 * (len(last) - 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [7, 3])  # more and fewer iterates than the rank
 def test_moments_and_draws(x64, number):
   iterates = ITERATES[:number]
@@ -42,6 +43,7 @@ def test_moments_and_draws(x64, number):
   assert error.max() < 4 * np.sqrt(2 / draws)
 
 
+@pytest.mark.thorough
 def test_counters_are_kept_and_one_iterate_is_the_mean():
   params = {"w": jnp.ones(2, jnp.bfloat16), "count": jnp.array(3)}
   state = averaging.swag_update(averaging.swag_init(jax.tree.map(jnp.zeros_like, params)), params)

@@ -45,6 +45,7 @@ def test_sums_without_weights_against_numpy():
   np.testing.assert_allclose(calibration.ece(got["bins"]), oracles.ece(bins), rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sizes", [(60,), (1, 59), (17, 3, 40), (20, 20, 20)])
 def test_merged_batches_equal_the_pooled_set(sizes):
   arrays = predictions(seed=2)
@@ -84,6 +85,7 @@ def test_no_examples_have_no_error():
   assert calibration.ece(got["bins"]) == 0
 
 
+@pytest.mark.thorough
 def test_pooled_ece_is_not_the_mean_of_batch_eces():
   """A perfectly calibrated predictor: small batches look miscalibrated, by a lot."""
   rng = np.random.default_rng(5)
@@ -108,6 +110,7 @@ def two_class(confidence):
     return np.log(np.array([[confidence, 1 - confidence]], np.float32))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("confidence", "bin_index"), [(0.5, 1), (0.53125, 2), (0.75, 2), (0.78125, 3), (1.0, 3), (0.99, 3)]
 )
@@ -119,11 +122,13 @@ def test_bin_edges_are_closed_on_the_right(confidence, bin_index):
   np.testing.assert_allclose(bins.confidence, (np.arange(4) == bin_index) * confidence, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_default_is_fifteen_bins():
   log_probs, labels, _ = predictions()
   assert calibration.ece_bins(log_probs, labels).count.shape == (15,)
 
 
+@pytest.mark.thorough
 def test_float32_stays_float32(x64):
   log_probs = np.log(np.full((2, 3), 1 / 3, np.float32))
   for function in (calibration.nll, calibration.brier):
@@ -152,6 +157,7 @@ def test_misfits_are_refused(function):
     function(np.ones((3, K), int), np.zeros(3, int))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", ["nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins"])
 def test_probabilities_and_logits_are_no_log_probabilities(function):
   function = getattr(calibration, function)
@@ -195,6 +201,7 @@ def test_a_label_out_of_range_is_refused_or_nan(name, weighted):
       assert compiled(log_probs, wrong, weights=padding) == compiled(log_probs, labels, weights=padding)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WITH_LABELS)
 def test_nan_is_no_number_in_compiled_code(name):
   """On a CPU, compiled code takes exp(NaN) for a number, and drops NaN from a maximum."""

@@ -44,6 +44,7 @@ ROWS = {
 EACH = ("conformal_scores", "least_confidence", "energy")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ROWS)
 def test_sums_are_those_of_the_examples_that_count(name):
   function, broken, whole = ROWS[name]
@@ -61,6 +62,7 @@ def test_sums_are_those_of_the_examples_that_count(name):
     np.testing.assert_allclose(got[WHERE], slope, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_weights_and_where_go_together():
   weights = np.float32(RNG.uniform(size=12))
   got = calibration.nll(BROKEN, NO_LABELS, weights=weights, where=WHERE)
@@ -68,6 +70,7 @@ def test_weights_and_where_go_together():
   np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EACH)
 def test_scores_of_examples_are_0_elsewhere(name):
   function = getattr(calibration, name)
@@ -76,6 +79,7 @@ def test_scores_of_examples_are_0_elsewhere(name):
   assert not got[~WHERE].any()
 
 
+@pytest.mark.thorough
 def test_random_scores_are_0_elsewhere():
   got = calibration.aps_scores(jax.random.key(0), BROKEN, where=WHERE)
   want = calibration.aps_scores(jax.random.key(0), LOG_PROBS)
@@ -83,6 +87,7 @@ def test_random_scores_are_0_elsewhere():
   assert not got[~WHERE].any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["auroc", "fpr_at_tpr"])
 def test_where_of_both_kinds_of_scores(name):
   function = getattr(calibration, name)
@@ -100,6 +105,7 @@ def test_where_of_both_kinds_of_scores(name):
     function(scores, REAL[1], where=np.zeros(12, bool))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.3, 0.5, 1.0])
 def test_thresholds_of_any_number_of_examples(alpha):
   scores = REAL[0]
@@ -109,6 +115,7 @@ def test_thresholds_of_any_number_of_examples(alpha):
     np.testing.assert_array_equal(got, calibration.conformal_threshold(scores[:number], alpha=alpha))
 
 
+@pytest.mark.thorough
 def test_uncertainty_is_0_elsewhere():
   members = np.float32(jax.nn.log_softmax(RNG.normal(size=(4, 12, 3))))
   broken = np.where(WHERE[:, None], members, np.nan)

@@ -26,6 +26,7 @@ def test_the_coverage_is_that_of_the_ranks(alpha, covered):
   assert sum(equal[new] <= threshold(np.delete(equal, new)) for new in range(8)) >= covered
 
 
+@pytest.mark.thorough
 def test_a_decimal_is_taken_as_it_is_written():
   """In floats, 10 * (1 - 0.7) is more than 3 and its ceiling 4."""
   assert math.ceil(10 * (1 - 0.7)) == 4
@@ -41,6 +42,7 @@ def drawn(seed, number):
   return np.log(probs / probs.sum(1, keepdims=True)).astype(np.float32), labels
 
 
+@pytest.mark.thorough
 def test_sets_of_a_wrong_model_cover_by_simulation():
   """The model is three times too sure; the coverage of 4000 new labels is 0.9 within 4 deviations."""
   log_probs, labels = drawn(1, 5000)
@@ -57,6 +59,7 @@ def test_sets_of_a_wrong_model_cover_by_simulation():
     assert 0 < sets.sum(1).mean() < 6
 
 
+@pytest.mark.thorough
 def test_scores_of_labels_are_uniform_if_the_probabilities_are_right():
   """The Kolmogorov-Smirnov distance of 4000 masses; without a key they are larger."""
   log_probs, labels = drawn(3, 4000)
@@ -68,6 +71,7 @@ def test_scores_of_labels_are_uniform_if_the_probabilities_are_right():
   assert picked(calibration.aps_scores(None, log_probs)).mean() > 0.6
 
 
+@pytest.mark.thorough
 def test_scores_are_as_printed():
   log_probs, _ = drawn(5, 50)
   p = np.exp(np.float64(log_probs))
@@ -103,6 +107,7 @@ def exact_log_probs(logits):
   return -np.logaddexp(0, np.stack(odds, axis=1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 0.5])
 def test_a_confident_network_gets_the_sets_of_exact_probabilities(alpha):
   """In float32 1 - p is 1 for all classes but the first, so that every set had one class or all."""
@@ -122,6 +127,7 @@ def test_a_confident_network_gets_the_sets_of_exact_probabilities(alpha):
   assert covered == pytest.approx(1 - alpha, abs=4 * np.sqrt(alpha * (1 - alpha) / 1000))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [8, None])
 def test_adaptive_sets_of_a_confident_network_are_those_of_exact_probabilities(seed):
   logits, labels = confident()

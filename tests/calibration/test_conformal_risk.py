@@ -26,6 +26,7 @@ def searched(scores, costs, alpha, bound=1):
   return min(fits, default=math.inf)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.0, 0.05, 0.1, 0.2, 0.25, 0.5, 0.9, 1.0])
 def test_the_threshold_is_the_least_that_fits(alpha):
   rng = np.random.default_rng(0)
@@ -40,6 +41,7 @@ def test_the_threshold_is_the_least_that_fits(alpha):
   assert scaled(scores, costs) == want
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.125, 0.3, 0.5, 0.7, 1.0])
 def test_costs_of_one_label_give_the_prediction_set(alpha):
   rng = np.random.default_rng(1)
@@ -49,6 +51,7 @@ def test_costs_of_one_label_give_the_prediction_set(alpha):
     assert got == calibration.conformal_threshold(scores, labels, alpha=alpha)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.1, 0.3])
 def test_the_false_negative_rate_is_bounded_over_200_draws(alpha):
   """A model three times too sure, calibrated on 60 examples; within 4 standard errors of both bounds."""
@@ -67,6 +70,7 @@ def test_the_false_negative_rate_is_bounded_over_200_draws(alpha):
   assert error < alpha / 20
 
 
+@pytest.mark.thorough
 def test_without_the_correction_the_bound_would_fail():
   """Of 9 examples, the largest score of a label: with the level 0.1 of the mean alone, the second."""
   scores, costs = np.arange(9, dtype=np.float32)[:, None], np.ones((9, 1), np.float32)
@@ -107,6 +111,7 @@ def test_refusals(call, message):
     call(jnp.ones((3, 2)))
 
 
+@pytest.mark.thorough
 def test_any_leading_axes():
   scores = jax.random.normal(jax.random.key(0), (4, 5, 3))
   costs = jnp.full((4, 5, 3), 1 / 3)

@@ -13,6 +13,7 @@ HIGH = LOW + np.abs(WIDTH)
 WEIGHTS = np.float32(RNG.uniform(size=(4, 5)))
 
 
+@pytest.mark.thorough
 def test_coverage_and_width_are_weighted_sums():
   for weights in (None, WEIGHTS):
     covered, width, count = calibration.interval_coverage(LOW, HIGH, TARGETS, weights=weights)
@@ -22,6 +23,7 @@ def test_coverage_and_width_are_weighted_sums():
     np.testing.assert_allclose(count, w.sum(), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_normal_intervals_and_quantiles_are_calibrated():
   """Of 20 000 normal targets, whose quantiles are known."""
   targets = np.float32(RNG.normal(size=20_000))

@@ -90,6 +90,7 @@ def test_against_numpy(weighted):
   np.testing.assert_allclose(np.exp(got["tempered"]), oracles.softmax(log_probs / 2), rtol=1e-11)
 
 
+@pytest.mark.thorough
 def test_float32_padding_and_narrow_inputs():
   """One size of batch, two of its examples padding of weight 0; leading axes are pooled."""
   log_probs, labels, weights = (np.copy(x) for x in predictions(40, seed=1))

@@ -14,6 +14,7 @@ rng = np.random.default_rng(0)
 LOGITS = rng.normal(size=(9, 4)) * 4
 
 
+@pytest.mark.thorough
 def test_scores_are_as_printed():
   probs = oracles.softmax(LOGITS)
   scores = jit(calibration.least_confidence)(np.float32(np.log(probs)))
@@ -23,6 +24,7 @@ def test_scores_are_as_printed():
   assert calibration.energy(jnp.array([1e4, -1e4])) == -1e4
 
 
+@pytest.mark.thorough
 def test_the_least_confidence_of_confident_predictions_keeps_its_digits():
   """In float32, the logarithm of a probability above 1 - 6e-8 is 0."""
   gaps = np.linspace(5, 80, 50)
@@ -47,6 +49,7 @@ def test_rates_are_those_of_scikit_learn(values, tpr):
   assert got == pytest.approx(want, abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_nan_and_nothing_are_told():
   scores, broken = jnp.arange(3.0), jnp.array([1.0, jnp.nan])
   for rate in (calibration.auroc, calibration.fpr_at_tpr):

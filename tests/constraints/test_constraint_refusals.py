@@ -25,6 +25,7 @@ ON_PARAMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ON_PARAMS)
 def test_refusals_of_params_and_masks(name):
   function, params = ON_PARAMS[name], {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3, jnp.int32)}

@@ -92,6 +92,7 @@ def test_a_step_of_ascent():
   assert jax.grad(stepped)(5.0) == 0  # the multiplier is a constant to the parameters
 
 
+@pytest.mark.thorough
 def test_the_gradient_reaches_the_parameters_and_not_the_multiplier(x64):
   w, state = jnp.asarray([1.0, 2.0]), dual_init(0.7)
   of = lambda w, state: lagrangian(loss(w), penalty(w), state, bound=3.0)

@@ -17,6 +17,7 @@ from jaxreg import paths, penalties
 from jaxreg.constraints import max_norm, min_max_norm, unit_norm
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "norm penalties as constrained optimization",
@@ -88,6 +89,7 @@ def test_incoming_axes_of_real_modules():
   assert paths.incoming_axes("embed/embedding/value", 2) == (1,)
 
 
+@pytest.mark.thorough
 def test_the_same_call_on_nnx_and_equinox():
   kernel = np.array([[3.0, 0.3], [4.0, 0.4]], np.float32)
   want = np.array([[1.5, 0.3], [2.0, 0.4]], np.float32)

@@ -30,6 +30,7 @@ def train(loss, tx, params, steps):
   return jit(lambda carry: jax.lax.scan(step, carry, length=steps)[1])((params, tx.init(params)))
 
 
+@pytest.mark.thorough
 def test_feasible_after_every_step_if_it_comes_last(x64):
   rng = np.random.default_rng(0)
   target, start = rng.normal(size=(2, 4, 3)) * 3
@@ -47,6 +48,7 @@ def test_feasible_after_every_step_if_it_comes_last(x64):
   assert np.linalg.norm(wrong_order, axis=1).max() > 2.5
 
 
+@pytest.mark.thorough
 def test_interior_steps_are_untouched():
   params = {"kernel": jnp.asarray(np.random.default_rng(1).normal(size=(4, 3)), jnp.float32)}
   updates = jax.tree.map(lambda w: 0.01 * w, params)
@@ -55,6 +57,7 @@ def test_interior_steps_are_untouched():
   np.testing.assert_array_equal(new["kernel"], updates["kernel"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("projection", [non_negative, functools.partial(prox_non_negative, mask="*")])
 def test_is_keep_params_nonnegative(projection):
   rng = np.random.default_rng(2)
@@ -72,6 +75,7 @@ def product_loss(params):
   return jnp.square(params["a"] * params["b"] - 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization", WHERE, "a penalty can make dead units a minimum; reprojection does not pull to the origin"
 )
@@ -105,6 +109,7 @@ def test_explosion():
   assert (np.linalg.norm(bounded, axis=1) <= 1.5 * (1 + 1e-6)).all()
 
 
+@pytest.mark.thorough
 def test_bfloat16_needs_the_projection_after_the_update():
   rng = np.random.default_rng(3)
   # From a start that is not feasible: the way to the projected point is long, and so is what it loses.

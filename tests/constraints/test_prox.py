@@ -54,6 +54,7 @@ def test_is_the_minimiser_on_a_grid(prox, penalty, x64):
   np.testing.assert_allclose(prox(jnp.asarray(x), STEP, mask="*"), want, atol=5.1e-5)
 
 
+@pytest.mark.thorough
 def test_group_lasso_is_the_minimiser(x64):
   """Of a group's objective by a general optimizer, from a start away from 0."""
   rng = np.random.default_rng(0)
@@ -71,6 +72,7 @@ def test_group_lasso_is_the_minimiser(x64):
   assert not got[:, vanished].any()
 
 
+@pytest.mark.thorough
 def test_soft_threshold_at_its_limits():
   x = jnp.array([-2.0, 0.0, 1.0, 3.0])
   np.testing.assert_array_equal(soft_threshold(x, threshold=jnp.inf), np.zeros(4))
@@ -81,6 +83,7 @@ def test_soft_threshold_at_its_limits():
   np.testing.assert_array_equal(slope, [1, 0, 0, 1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "prox",
   [
@@ -150,6 +153,7 @@ def test_a_learning_rate_that_is_injected(x64):
   np.testing.assert_allclose(got, SOLUTION, atol=1e-14)
 
 
+@pytest.mark.thorough
 def test_what_is_not_selected_is_updated_as_it_comes():
   params = {"kernel": jnp.full(3, 0.1), "bias": jnp.full(3, 0.1)}
   gradient = jax.tree.map(lambda x: jnp.full_like(x, 0.3), params)
@@ -161,6 +165,7 @@ def test_what_is_not_selected_is_updated_as_it_comes():
   assert not optax.apply_updates(params, got)["kernel"].any()
 
 
+@pytest.mark.thorough
 def test_the_operator_sees_only_what_is_selected():
   """Axes that the bias has not: all weights are 1, so that a filter's norm is the root of its size."""
   params = {"kernel": jnp.ones((3, 3, 2, 4)), "bias": jnp.zeros(4)}
@@ -177,6 +182,7 @@ def test_updates_of_other_leaves_are_not_mixed_up():
     tx.update({"b": jnp.ones(2)}, tx.init(params), params)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_zeros_are_exact_in_every_dtype(dtype):
   rng = np.random.default_rng(1)
@@ -190,6 +196,7 @@ def test_zeros_are_exact_in_every_dtype(dtype):
   np.testing.assert_array_equal(after == 0, np.abs(moved) <= 0.5)
 
 
+@pytest.mark.thorough
 def test_units_are_pruned_as_wholes(x64):
   """Of a regression on 4 outputs, two of which are noise: the optimality conditions of the group lasso."""
   rng = np.random.default_rng(2)

@@ -19,6 +19,7 @@ def squares(weights):
   return jnp.mean((jnp.asarray(DESIGN) @ weights - jnp.asarray(TARGETS)) ** 2) / 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [100.0, 0.3])
 @pytest.mark.parametrize(
   ("prox", "peer"),

@@ -47,6 +47,7 @@ def grid():
   return {"l2": jnp.asarray(ALPHAS), "std": jnp.asarray(STDS)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by", ["vmap", "map"])
 def test_a_grid_equals_separate_runs_and_ridge(by, x64):
   train = training(300)
@@ -62,6 +63,7 @@ def test_a_grid_equals_separate_runs_and_ridge(by, x64):
   assert np.abs(np.asarray(got[:, 1, 0] - got[:, 1, 1])).min() > 1e-6  # the seeds differ
 
 
+@pytest.mark.thorough
 def test_another_strength_compiles_nothing():
   traces = []
   train = training(2, traces)

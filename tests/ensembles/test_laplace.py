@@ -32,6 +32,7 @@ def of_covariance(covariance, new):
   return np.stack([np.diag(j @ covariance @ j.T) for j in jacobians])
 
 
+@pytest.mark.thorough
 def test_dense_is_the_inverse_of_the_hessian(x64):
   def objective(kernel):
     log_probs = jax.nn.log_softmax(FEATURES @ kernel.reshape(D, K))
@@ -55,6 +56,7 @@ def test_both_agree_where_all_examples_are_equally_sure(x64):
   np.testing.assert_allclose(dense, kronecker, rtol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("structure", ["dense", "kronecker"])
 def test_batches_add_up_and_padding_does_not_count(x64, structure):
   fit = lambda rows, **more: ensembles.laplace_curvature(
@@ -80,6 +82,7 @@ def test_the_prediction_is_nearly_the_integral_over_a_gaussian():
     )
 
 
+@pytest.mark.thorough
 def test_refusals():
   features, logits = jnp.ones((2, D)), jnp.ones((2, K))
   with pytest.raises(ValueError, match="structure must be"):
@@ -93,6 +96,7 @@ def test_refusals():
     ensembles.laplace_variance(ensembles.laplace_posterior(curvature, precision=1.0), logits)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("structure", ["dense", "kronecker"])
 def test_a_regression_s_posterior_is_bayesian_linear_regression(x64, structure):
   """Two outputs with noise of their own: each has the posterior of a linear model."""

@@ -118,6 +118,7 @@ def in_order(key, draws):
   ]
 
 
+@pytest.mark.thorough
 def test_moments_are_divided_by_the_number_of_draws_which_come_too():
   draws = jnp.array([[1.0, 4.0], [2.0, 0.0], [3.0, 0.0], [6.0, 0.0]])
   of_key = in_order(jax.random.key(9), draws)
@@ -165,6 +166,7 @@ def test_huge_logits_have_the_exact_mean_entropy_and_gradient():
   np.testing.assert_allclose(slope, probs[..., :1] * (np.eye(3)[0] - probs) / 3, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_shared_masks_are_one_function_of_the_input():
   """On equal rows a shared mask gives equal rows, masks of their own do not."""
   rows = jnp.ones((3, 3))

@@ -97,6 +97,7 @@ def test_one_member_can_veto_a_class_in_the_geometric_mean_only():
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("huge", [1e30, 3.4e38])
 def test_means_keep_their_digits_beside_huge_numbers(huge):
   """Each class is nearly vetoed once: what is left decides, as exact fractions say."""

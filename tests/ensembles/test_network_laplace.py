@@ -53,6 +53,7 @@ def covariances(hessian, tau=TAU):
   return np.stack([j @ inverse @ j.T for j in jacobians(NEW)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("likelihood", ["categorical", "normal"])
 @pytest.mark.parametrize("structure", ["dense", "diagonal", "kfac", "ekfac"])
 def test_outputs_of_a_linear_model(x64, likelihood, structure):
@@ -79,6 +80,7 @@ def log_evidence(hessian, tau):
   return (P * np.log(tau) - tau * (KERNEL**2).sum() - logdet) / 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("structure", ["dense", "kfac"])
 def test_evidence_of_bayesian_linear_regression(x64, structure):
   """`log N(y; 0, X X' / tau + noise I)`, at the posterior's mean: Bishop, Pattern Recognition, Eq. 3.86."""
@@ -104,6 +106,7 @@ def test_evidence_of_bayesian_linear_regression(x64, structure):
     np.testing.assert_allclose(posterior.log_evidence(tau) + likelihood, exact(tau), rtol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("likelihood", ["categorical", "normal"])
 def test_the_best_precision_has_the_largest_evidence(x64, likelihood):
   posterior, hessian = fit("dense", likelihood), gauss_newton(likelihood)
@@ -114,6 +117,7 @@ def test_the_best_precision_has_the_largest_evidence(x64, likelihood):
   np.testing.assert_allclose(posterior.best_precision(), grid[evidence.argmax()], rtol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("structure", ["dense", "kfac", "diagonal"])
 def test_draws_have_the_posterior_mean_and_covariance(x64, structure):
   posterior = fit(structure, "normal")
@@ -133,6 +137,7 @@ def mlp(params, x, *, key):
   return hidden @ params["b"]["kernel"] + params["b"]["bias"][None]
 
 
+@pytest.mark.thorough
 def test_blocks_of_a_network_are_those_of_its_gauss_newton_matrix(x64):
   """One example: there Kronecker factors are exact, block by block, with biases in their places."""
   shapes = {"a": (D, 4), "b": (4, K)}
@@ -170,6 +175,7 @@ NAMES = {"full": "dense", "kron": "kfac", "diag": "diagonal"}
 LIKELIHOODS = {"classification": "categorical", "regression": "normal"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", TORCH["cases"], ids=lambda case: f"{case['likelihood']}-{case['structure']}")
 def test_numbers_of_laplace_torch(x64, case):
   """Version 0.3 on the same weights, by `benchmarks/laplace_torch.py`."""

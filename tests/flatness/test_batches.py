@@ -27,6 +27,7 @@ def _whole():
   return _gradient_and_hessian(nets.loss_fn)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [7, *(pytest.param(size, marks=pytest.mark.thorough) for size in (10, 64))])
 def test_value_gradient_and_hessian_are_those_of_the_whole(size):
   """Sizes that divide 40 and that do not, and one above it."""
@@ -39,6 +40,7 @@ def test_value_gradient_and_hessian_are_those_of_the_whole(size):
     chex.assert_trees_all_close(_gradient_and_hessian(loss), _whole(), rtol=1e-7, atol=1e-13)
 
 
+@pytest.mark.thorough
 def test_every_example_counts_once():
   loss = flatness.chunked(lambda params, batch, *, key: (params * batch).mean(), 4)
   weights = jax.grad(lambda x: loss(jnp.float32(1), x, key=None))(jnp.zeros(11))
@@ -52,6 +54,7 @@ def test_chunks_are_dealt_out():
   assert float(extent(None, jnp.arange(7.0), key=None)) == pytest.approx(3 * 6 / 7)
 
 
+@pytest.mark.thorough
 def test_chunks_draw_different_noise():
   noise = lambda params, batch, *, key: params * jax.random.normal(key) + 0 * batch.mean()
   loss = flatness.chunked(noise, 2)

@@ -21,6 +21,7 @@ def test_covariance_and_projected_variance(ddof):
     np.testing.assert_allclose(projected, np.diag(directions @ expected @ directions.T), rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "flatness", "definition 1", "the variance at an eigen-direction is that eigenvalue of the covariance"
 )
@@ -50,6 +51,7 @@ def test_dead_units_are_no_components():
   assert (np.asarray(found.variances[:7]) > 0).all()
 
 
+@pytest.mark.thorough
 def test_spectrum_is_biased_where_the_projected_variance_is_not():
   """300 samples of isotropic noise in 200 dimensions find eigenvalues far below and far above 1."""
   samples = np.random.default_rng(0).normal(size=(300, 200)).astype(np.float32)
@@ -85,6 +87,7 @@ def test_alignment_is_one_for_isotropic_noise_and_the_size_for_one_shared_direct
   assert float(flatness.hessian_variance_alignment(hessian, hessian).ratio) == pytest.approx(4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_alignment_of_samples_and_operators():
   samples = np.random.default_rng(0).normal(size=(50, 5)) + 2
@@ -96,6 +99,7 @@ def test_alignment_of_samples_and_operators():
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_alignment_of_packed_blocks():
   generator = np.random.default_rng(0)
@@ -141,6 +145,7 @@ def both(kind):
   )
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["gradients", pytest.param("trajectory", marks=pytest.mark.thorough)])
 def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
@@ -161,6 +166,7 @@ def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
       np.testing.assert_allclose(found, (trace, isotropic, trace / isotropic), rtol=1e-7)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.thorough)])
 def test_samples_and_operators_of_other_types(dtype):
@@ -177,6 +183,7 @@ def test_samples_and_operators_of_other_types(dtype):
     np.testing.assert_allclose(found.isotropic, 210 * np.trace(covariance) / 20, rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
   "use",
@@ -197,6 +204,7 @@ def test_no_matrix_of_all_samples(use):
   assert jax.jit(use).lower(given).compile().memory_analysis().temp_size_in_bytes < 200 * 5000 * 8
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_bad_arguments_of_lazy_samples():
   lazy = both("gradients")[1]

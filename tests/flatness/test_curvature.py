@@ -68,6 +68,7 @@ FORMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "form",
   [
@@ -85,6 +86,7 @@ def test_every_form_of_data_gives_jax_s_hessian(form):
   assert repr(curvature) == "Curvature(Hessian([15] -> [15]))"
 
 
+@pytest.mark.thorough
 def test_the_only_batch_is_evaluated_once():
   """The products of one batch share its activations, which need no second look at the images."""
   params, batch = nets.make_params(), nets.make_batch()
@@ -109,6 +111,7 @@ def test_the_only_batch_is_evaluated_once():
   assert len(looks) > 3 * once  # two chunks, in each product
 
 
+@pytest.mark.thorough
 def test_analyses_are_numpy_s_of_the_dense_hessian():
   """Top eigenvalues of both signs, the trace within four errors, and the mean of the density."""
   params, batch = problem()
@@ -123,6 +126,7 @@ def test_analyses_are_numpy_s_of_the_dense_hessian():
   assert float(density.density.sum() * (density.grid[1] - density.grid[0])) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.thorough
 def test_hutchinson_s_diagonal_and_its_error():
   """Var = sum of the squares beside the diagonal in a row; products compiled and on the host agree."""
   params, batch = problem()
@@ -140,6 +144,7 @@ def test_hutchinson_s_diagonal_and_its_error():
   chex.assert_trees_all_close(curvature.diagonal(key=jax.random.key(0), num_samples=5), few, atol=1e-13)
 
 
+@pytest.mark.thorough
 def test_gauss_newton_of_a_loader():
   params, batch = problem()
   logits = lambda params, batch, *, key: nets.second(params, batch) @ params["Dense_2"]["kernel"]
@@ -154,6 +159,7 @@ def test_gauss_newton_of_a_loader():
   np.testing.assert_allclose(found, np.einsum("nkd,nkl,nle->de", j, inner, j) / 40, atol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batches", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_a_checkpoint_compiles_nothing(batches):
   """Another checkpoint with its running averages, in the same program: of each batch's shape one trace."""
@@ -186,6 +192,7 @@ def test_a_checkpoint_compiles_nothing(batches):
   np.testing.assert_array_equal(only.traces, layers.traces)
 
 
+@pytest.mark.thorough
 def test_a_warm_start_needs_fewer_products():
   """The eigenvectors of a matrix, for one that is a thousandth away."""
   rng = np.random.default_rng(0)
@@ -232,6 +239,7 @@ def of_a_diagonal(values):
   ), data
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
 def test_a_curvature_ends_when_all_pairs_have_converged(which):
   values = np.concatenate([[-90, -60, -30, 40, 70, 100], np.linspace(-1, 1, 194)])
@@ -257,6 +265,7 @@ def test_a_curvature_ends_when_all_pairs_have_converged(which):
     top(until_converged=True, v0=found.vectors)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("values", "which", "want"),
   [
@@ -274,6 +283,7 @@ def test_the_end_waits_for_small_eigenvalues(values, which, want):
   np.testing.assert_allclose(found.values, want, rtol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"until_converged": True}])
 def test_a_hessian_that_is_not_finite(options):
   curvature, _ = of_a_diagonal(np.array([1.0, np.nan, 2.0]))
@@ -333,6 +343,7 @@ def test_convolutions_over_fake_devices():
   np.testing.assert_allclose(found[1].values, found[0].values, rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layer_of", [None, pytest.param(str, marks=pytest.mark.slow)])
 def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
   params, batch = problem()
@@ -356,6 +367,7 @@ def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
       assert (np.abs(estimate.mean - exact) <= 5 * estimate.standard_error).all()
 
 
+@pytest.mark.thorough
 def test_narrow_types_are_widened():
   params, batch = problem()
   narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == np.float64 else x, (params, batch))
@@ -364,6 +376,7 @@ def test_narrow_types_are_widened():
   np.testing.assert_allclose(curvature.matrix(), dense(params, batch, "Dense_2/*"), atol=5e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [pytest.param(None, marks=pytest.mark.thorough), 15])
 def test_noise_of_a_batch_is_that_of_its_number(size):
   """On one batch, and on parts of it: batch b draws by fold_in(key, b)."""
@@ -387,6 +400,7 @@ def test_noise_of_a_batch_is_that_of_its_number(size):
   np.testing.assert_allclose(found, want, atol=1e-13)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [None, 20])
 def test_vectors_of_other_types_and_shapes(size):
   params, batch = problem()
@@ -398,6 +412,7 @@ def test_vectors_of_other_types_and_shapes(size):
     curvature(jnp.ones(3))
 
 
+@pytest.mark.thorough
 def test_bad_arguments():
   params, batch = problem()
   make = lambda data, **options: flatness.Curvature(nets.loss_fn, params, data, **options)

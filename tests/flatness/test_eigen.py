@@ -19,6 +19,7 @@ def _matrix(values, seed=0):
 VALUES = np.concatenate([[50.0, 20, 10, -30], np.linspace(-1, 1, 60)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("which", "expected"), [("largest", [50, 20, 10]), ("smallest", [-30, -1]), ("magnitude", [50, -30, 20])]
 )
@@ -39,6 +40,7 @@ def test_eigenpairs_are_numpy_s(which, expected):
   assert found.converged.all()
 
 
+@pytest.mark.thorough
 def test_residuals_are_true_and_say_what_has_not_converged():
   matrix, _ = _matrix(np.linspace(0, 1, 200))
   # The matrix is an argument of one compiled program.
@@ -60,6 +62,7 @@ def test_residuals_are_true_and_say_what_has_not_converged():
     np.testing.assert_array_equal(top(unit * matrix).converged, found.converged)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("values", "dtype"),
   [
@@ -84,6 +87,7 @@ def test_low_rank_and_eigenvalues_that_repeat(values, dtype):
   assert found.converged.all()
 
 
+@pytest.mark.thorough
 def test_spectral_density_of_low_rank():
   matrix = np.diag([5.0, 3, 1] + 61 * [0])
   found = flatness.spectral_density(
@@ -98,6 +102,7 @@ def test_spectral_density_of_low_rank():
   assert share(0.5, 5.5) == pytest.approx(3 / 64, abs=0.04)
 
 
+@pytest.mark.thorough
 def test_standard_error_of_the_density():
   """With as many products as eigenvalues, weights are squares of a unit vector's entries."""
   values, probes = np.array([1.0, 2, 3, 4]), 2000
@@ -167,6 +172,7 @@ def test_operators_that_are_none_are_refused():
     flatness.top_eigenpairs(lambda v: v * jnp.nan, like, key=jax.random.key(0))
 
 
+@pytest.mark.thorough
 def test_bad_arguments():
   key = jax.random.key(0)
   with pytest.raises(TypeError, match=r"like must be a vector \[size\], as hvp\(...\)\.like is, got a tree"):
@@ -206,6 +212,7 @@ def problem(examples=10):
   return nets.make_params(), nets.make_batch(examples=examples)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streamed", [False, True])
 def test_damped_solve_is_numpy_s(streamed):
   params, batch = problem()

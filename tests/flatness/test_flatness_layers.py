@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 WHERE = "Dense_1/*"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
   "chunk_size", [7, *(pytest.param(size, marks=pytest.mark.thorough) for size in (40, 100))]
@@ -30,6 +31,7 @@ def test_dense_hessian_is_jax_s(bias, chunk_size):
   np.testing.assert_allclose(block.inner(block), (expected**2).sum(), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_dense_hessian_in_float32():
   params, batch = nets.make_params(dtype=np.float32), nets.make_batch(dtype=np.float32)
   block = nets.dense_layer(params, batch).hessian()
@@ -40,6 +42,7 @@ def test_dense_hessian_in_float32():
   np.testing.assert_allclose(block.matrix(), expected, atol=4e-7 * np.abs(expected).max() * 4)
 
 
+@pytest.mark.thorough
 def test_dense_hessian_by_a_formula():
   """`curvature_fn` in place of derivatives: for the last layer, diag(p) - p p'."""
   params, batch = nets.make_params(), nets.make_batch()
@@ -55,6 +58,7 @@ def test_dense_hessian_by_a_formula():
   np.testing.assert_allclose(block.matrix(), nets.plain_hessian("Dense_2/*"), atol=1e-14)
 
 
+@pytest.mark.thorough
 def test_dense_noise_covariance_agrees_with_the_generic_one():
   """Both estimate each example's covariance from many draws; the generic one knows nothing of layers."""
   params, batch = nets.make_params(), nets.make_batch(examples=12)
@@ -67,6 +71,7 @@ def test_dense_noise_covariance_agrees_with_the_generic_one():
   np.testing.assert_allclose(dense.trace(), np.trace(generic), rtol=0.03)
 
 
+@pytest.mark.thorough
 def test_dense_noise_covariance_enumerated():
   """All 2^4 masks of one example, weighted by their probability."""
   params, batch = nets.make_params(), nets.make_batch(examples=3)
@@ -91,6 +96,7 @@ def test_dense_noise_covariance_enumerated():
   np.testing.assert_allclose(found.matrix(), expected, atol=6 * scale * np.sqrt(5 / 60_000))
 
 
+@pytest.mark.thorough
 def test_chunks_of_a_layer_draw_from_their_own_keys():
   """The noise of one example a chunk averages out over 400 chunks; one draw for all chunks would not."""
   z, h, key = jnp.zeros((400, 1)), jnp.ones((400, 1)), jax.random.key(0)
@@ -103,6 +109,7 @@ def test_chunks_of_a_layer_draw_from_their_own_keys():
   assert 400 * float(noise.trace()) == pytest.approx(1, abs=4 / np.sqrt(400))
 
 
+@pytest.mark.thorough
 def test_dense_interval_flatness_is_the_generic_one():
   params, batch = nets.make_params(), nets.make_batch()
   part = flatness.subset(params, WHERE)
@@ -158,6 +165,7 @@ def conv_factors(params, batch):
   return np.concatenate([np.ones((5, 6, 1)), patches], axis=2), np.asarray(jax.grad(after)(z))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("corrected", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_kfac_of_a_convolution(corrected):
   """Its factors from patches that NumPy cuts out; EKFAC's scales are mean squares in their eigenvectors."""
@@ -179,6 +187,7 @@ def test_kfac_of_a_convolution(corrected):
   np.testing.assert_allclose(block.solve(vector, damping=0.5), solved, rtol=1e-8)
 
 
+@pytest.mark.thorough
 def test_kfac_of_one_example_is_its_fisher():
   """A dense layer, one position: the Kronecker product of means is the mean of products."""
   params, batch = problem(examples=1)

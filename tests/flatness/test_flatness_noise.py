@@ -16,6 +16,7 @@ def _noisy_gradient_loss(params, batch, *, key):
   return params["w"] @ (batch + jax.random.normal(key, batch.shape, batch.dtype))
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_the_loss_under_each_key():
   params, batch = {"w": jnp.ones(3), "other": jnp.ones(2)}, jnp.arange(3.0)
   key = jax.random.key(0)
@@ -48,6 +49,7 @@ def test_trajectory_of_a_random_walk():
   assert end["n"] == 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 7])
 def test_per_example_covariance_agrees_with_samples_of_the_whole_gradient(chunk_size):
   """Within four standard errors of 4000 sampled full-batch gradients, entry by entry and in the trace."""
@@ -109,6 +111,7 @@ def test_bad_arguments():
     )
 
 
+@pytest.mark.thorough
 def test_many_narrow_examples_are_all_counted():
   sign = lambda key: jax.random.rademacher(key, (1,), jnp.bfloat16)
   loss = lambda params, batch, *, key: (params * sign(key)).sum() + batch.sum()
@@ -148,6 +151,7 @@ def enumerated():
   return total / len(PARTS) ** 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num", [2, pytest.param(1000, marks=pytest.mark.thorough)])
 def test_the_covariance_of_the_mean_gradient_is_enumerated_over_all_masks(num):
   """It is unbiased for two draws, too: over 300 keys the mean is within five standard errors."""
@@ -161,6 +165,7 @@ def test_the_covariance_of_the_mean_gradient_is_enumerated_over_all_masks(num):
   assert (np.abs(np.mean(found, axis=0) - enumerated()) < 5 * error).all()
 
 
+@pytest.mark.thorough
 def test_each_draw_has_all_parts_and_repeats_with_its_key():
   draw = lambda key: flatness.sample_noise_by_parts(loss_fn, PARAMS, PARTS, key=key, num_samples=3, mask="w")
   first, again, other = draw(jax.random.key(0)), draw(jax.random.key(0)), draw(jax.random.key(1))

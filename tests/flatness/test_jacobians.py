@@ -55,6 +55,7 @@ def _hessian(apply_fn, params, batch, where):
   return jax.jit(jax.hessian(loss))(part.flat)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("where", "chunk_size"), [("first", 2), ("last", 16)])
 def test_of_one_layer_it_is_jax_s_hessian(where, chunk_size):
   """Chunks of two leave an example over; a convolution is used at every position."""
@@ -66,6 +67,7 @@ def test_of_one_layer_it_is_jax_s_hessian(where, chunk_size):
   np.testing.assert_array_equal(found, found.T)
 
 
+@pytest.mark.thorough
 def test_it_is_the_gauss_newton_matrix_where_the_hessian_is_another():
   """After a smooth activation: J' A J from JAX's dense Jacobian of the whole batch."""
   params, batch = _problem()
@@ -80,6 +82,7 @@ def test_it_is_the_gauss_newton_matrix_where_the_hessian_is_another():
   assert np.abs(found - _hessian(apply_fn, params, batch, "first")).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_of_a_dense_layer_it_is_the_layer_s_hessian():
   params, batch = nets.make_params(), nets.make_batch()
   z, h = nets.second(params, batch), nets.first(params, batch)
@@ -106,6 +109,7 @@ def test_each_example_draws_its_own_noise():
   assert float(found[0, 0]) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(400))
 
 
+@pytest.mark.thorough
 def test_bad_arguments():
   params, batch = _problem()
   for options, apply_fn, message in (
@@ -150,6 +154,7 @@ def expected(apply_fn, params, batch, where="*"):
   return np.asarray(jnp.einsum("nkd,nkl,nld->d", jacobian, inner, jacobian)) / len(probs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", [4, pytest.param(6, marks=pytest.mark.thorough)])
 def test_of_a_relu_network_it_is_the_diagonal_of_the_hessian(side):
   """A layer with few positions is summed by pairs of them, one with many by outputs."""
@@ -162,6 +167,7 @@ def test_of_a_relu_network_it_is_the_diagonal_of_the_hessian(side):
   assert np.abs(hessian - np.diag(found)).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_of_a_smooth_network_it_is_that_of_the_jacobians():
   params, batch = problem()
   smooth = lambda params, batch, *, key: apply_fn(params, batch, key=key, activation=jnp.tanh)
@@ -169,6 +175,7 @@ def test_of_a_smooth_network_it_is_that_of_the_jacobians():
   np.testing.assert_allclose(found, expected(smooth, params, batch), atol=1e-15)
 
 
+@pytest.mark.thorough
 def test_few_examples_at_once_change_nothing(monkeypatch):
   """Two of five examples at once, with one left over."""
   params, batch = problem()
@@ -178,6 +185,7 @@ def test_few_examples_at_once_change_nothing(monkeypatch):
   np.testing.assert_allclose(found, expected(apply_fn, params, batch, "conv/kernel"), atol=1e-15)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("strides", "padding", "dilations"),
   [
@@ -228,6 +236,7 @@ def _to_prototypes(params, x, *, key):
   return x @ (jnp.cos(jnp.arange(12.0).reshape(4, 3)) @ params["w"]).T
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "function",
   [
@@ -253,6 +262,7 @@ def test_a_loss_that_is_not_convex_counts_with_its_sign():
   np.testing.assert_allclose(found, -2 * np.array([(1 + 9) / 2, (4 + 16) / 2]))
 
 
+@pytest.mark.thorough
 def test_batch_by_batch_with_the_running_averages_as_arguments():
   params, batch = problem()
   norm = params.pop("norm")

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 WHERE = "Dense_1/*"
 
 
+@pytest.mark.thorough
 def test_quadratic_form():
   matrix = np.array([[2.0, 1, 0], [1, 3, -1], [0, -1, 4]])
   loss = lambda params, batch, *, key: 0.5 * params @ batch @ params
@@ -26,6 +27,7 @@ def test_quadratic_form():
   np.testing.assert_allclose(flatness.hessian(loss, jnp.ones(3), jnp.asarray(matrix)), matrix, rtol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mask", [WHERE, "*"])
 @pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 5])
 def test_hessian_is_jax_s(mask, chunk_size):
@@ -34,6 +36,7 @@ def test_hessian_is_jax_s(mask, chunk_size):
   np.testing.assert_allclose(found, nets.plain_hessian(mask), atol=1e-13)
 
 
+@pytest.mark.thorough
 def test_within_a_layer_of_a_relu_network_it_is_positive_and_of_all_parameters_not():
   """Piecewise linear: Hessian and Gauss-Newton of one layer agree, so a negative eigenvalue is rounding."""
   params, batch = nets.make_params(), nets.make_batch()
@@ -65,6 +68,7 @@ def test_parameters_without_effect_have_no_curvature():
   np.testing.assert_array_equal(gradients, [[0.0, 0, 2, 2]])
 
 
+@pytest.mark.thorough
 def test_matrices_are_symmetric_to_the_last_bit():
   """In single precision, so that an eigendecomposition sees no rounding between the two halves."""
   samples = jnp.asarray(np.random.default_rng(0).normal(size=(300, 61)), np.float32)
@@ -83,6 +87,7 @@ def test_matrices_are_symmetric_to_the_last_bit():
     np.testing.assert_array_equal(matrix, matrix.T)
 
 
+@pytest.mark.thorough
 def test_with_noise_it_is_that_of_one_draw():
   params, batch, key = nets.make_params(), nets.make_batch(), jax.random.key(3)
   found = flatness.hessian(nets.loss_fn, params, batch, mask=WHERE, key=jax.random.clone(key))
@@ -90,6 +95,7 @@ def test_with_noise_it_is_that_of_one_draw():
   assert np.abs(found - nets.plain_hessian(WHERE)).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_gauss_newton_of_a_linear_layer_is_its_hessian():
   """The last layer is linear in its parameters; before it, the network's own curvature is left out."""
   params, batch = nets.make_params(), nets.make_batch()
@@ -131,6 +137,7 @@ def test_data_are_arguments_of_what_is_compiled():
   assert len(traced) == 1
 
 
+@pytest.mark.thorough
 def test_the_key_reaches_the_noise():
   """Of the interval along a layer's direction, and of the outputs in a Gauss-Newton product."""
   scale = float(jax.random.uniform(jax.random.key(1)))
@@ -163,6 +170,7 @@ def test_sharded_examples_give_the_same():
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16])
 def test_narrow_types_are_computed_in_float32(dtype):
   """A quadratic of 300 examples whose sums of squares overflow float16, against NumPy in float64."""
@@ -192,6 +200,7 @@ def test_operators_show_their_size_alone():
   assert str(gauss_newton) == "GaussNewton([28] -> [28])"
 
 
+@pytest.mark.thorough
 def test_bad_arguments():
   params, batch = nets.make_params(), nets.make_batch()
   with pytest.raises(ValueError, match=r"vector must have shape \(28,\), got \(3,\)"):
@@ -291,6 +300,7 @@ def problem(examples=10):
   return nets.make_params(), nets.make_batch(examples=examples)
 
 
+@pytest.mark.thorough
 def test_fisher_is_the_mean_over_drawn_labels():
   """Within four standard errors of the sum over all labels, by probability; products of a list agree."""
   params, batch = problem()
@@ -308,6 +318,7 @@ def test_fisher_is_the_mean_over_drawn_labels():
   assert (np.abs(curvature.matrix() - exact) < 4 * error).all()
 
 
+@pytest.mark.thorough
 def test_empirical_fisher():
   params, batch = problem()
   gradients = per_label(params, batch, "Dense_[12]/*")[0][np.arange(10), np.asarray(batch["labels"])]
@@ -319,6 +330,7 @@ def test_empirical_fisher():
   np.testing.assert_allclose(curvature.fisher(logits_fn, **options).matrix(), expected, atol=1e-14)
 
 
+@pytest.mark.thorough
 def test_bad_arguments_of_fisher():
   params, batch = problem()
   ones = {"a": {"kernel": jnp.ones((2, 2))}}

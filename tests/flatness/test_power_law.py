@@ -28,6 +28,7 @@ def test_power_law_is_scipy_s_regression():
   np.testing.assert_allclose(found.correlation_interval, interval, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_intervals_cover_the_truth():
   """Scatter that grows along the line, 500 times: 95 per cent within 3 standard errors of the count."""
 
@@ -42,6 +43,7 @@ def test_intervals_cover_the_truth():
   assert share == pytest.approx(0.95, abs=0.03)
 
 
+@pytest.mark.thorough
 def test_points_without_a_logarithm_do_not_count():
   x, y = np.array([1.0, 2, 4, 8, 16, 0, 3, np.inf]), np.array([1.0, 4, 16, 64, 256, 5, -1, 2])
   found = power_law_fit(x, y)
@@ -84,6 +86,7 @@ def _runs_p_value(u, v):
   return stats.norm.cdf((runs - mean) / np.sqrt(variance))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bend", [0.0, 0.05, 0.15])
 def test_linearity_is_the_textbook_test(bend):
   generator = np.random.default_rng(1)
@@ -123,6 +126,7 @@ def test_linearity_refuses_bent_laws_and_rarely_straight_ones():
   assert power_law_fit(x, x**-2).linearity > 0.05
 
 
+@pytest.mark.thorough
 def test_broken_power_law_finds_both_slopes():
   generator = np.random.default_rng(0)
   u = np.linspace(-3, 2, 200)

@@ -18,6 +18,7 @@ def _norm(x, axis=None):
   return np.sqrt((np.asarray(x) ** 2).sum(axis))
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "flatness", "section 5", "each filter of the direction has the norm of the parameters' filter"
 )
@@ -36,6 +37,7 @@ def test_filters_have_the_norm_of_the_parameters():
   )
 
 
+@pytest.mark.thorough
 def test_filters_of_other_layouts():
   """By the name of the leaf: rows of a `weight` as in Equinox and PyTorch, vectors of an embedding."""
   shapes = {"conv": {"weight": (3, 3, 3, 3)}, "dense": {"weight": (4, 4)}, "embed": {"embedding": (4, 4)}}
@@ -48,6 +50,7 @@ def test_filters_of_other_layouts():
     np.testing.assert_allclose(_norm(direction, axes), _norm(x, axes), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_biases_stay_or_move():
   still = flatness.filter_normalized_direction(jax.random.key(0), PARAMS)
   np.testing.assert_array_equal(still["conv"]["bias"], 0)
@@ -56,6 +59,7 @@ def test_biases_stay_or_move():
   assert np.asarray(moved["conv"]["bias"]).std() > 0, "a direction of its own, not the weights"
 
 
+@pytest.mark.thorough
 def test_biases_of_attention_heads_are_biases():
   """`[heads, size]` as in Flax, whose kernels `[features, heads, size]` have the inputs on the first axis."""
   params = {"query": {"kernel": jnp.arange(1.0, 25).reshape(4, 2, 3), "bias": jnp.ones((2, 3))}}
@@ -68,6 +72,7 @@ def test_biases_of_attention_heads_are_biases():
   np.testing.assert_allclose(_norm(moved["query"]["bias"]), np.sqrt(6), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_norms_above_the_range_of_the_leaf():
   """The square of a norm of 9000 overflows float16."""
   kernel = jnp.full((30, 30), 300, np.float16)
@@ -83,6 +88,7 @@ def test_mask_and_keys():
   assert not np.allclose(part["dense"]["kernel"], other["dense"]["kernel"])
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("flatness", "section 5", "the profile is the loss at params + alpha direction")
 def test_profile_and_surface_of_a_quadratic():
   loss = lambda params, batch, *, key: 0.5 * batch * (params["w"] ** 2).sum()
@@ -96,6 +102,7 @@ def test_profile_and_surface_of_a_quadratic():
   np.testing.assert_allclose(surface, expected, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_bad_arguments():
   with pytest.raises(ValueError, match="granularity must be one of layer, filter, got 'row'"):
     flatness.filter_normalized_direction(jax.random.key(0), PARAMS, granularity="row")
@@ -126,6 +133,7 @@ def test_bad_arguments():
     flatness.loss_surface(nets.loss_fn, params, (params, params), jnp.ones(2), jnp.ones((2, 2)), None)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_trajectory_plane_is_numpy_s():
   """Right singular vectors of the centred points; a surface in them has the losses of the path."""

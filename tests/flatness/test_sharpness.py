@@ -73,6 +73,7 @@ def _width(profile, directions=((1.0,),), params=0.0, **options):
   return flatness.interval_flatness(loss, {"t": jnp.array([params])}, jnp.array(directions), None, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("flatness", "definition 2", "of L = L0 + a t^2 / 2 it is 2 sqrt(2 L0 / a)")
 @pytest.mark.parametrize("curvature", [1e-4, 1.0, 1e5])
 @pytest.mark.parametrize("loss", [1e-6, 2.0])
@@ -95,6 +96,7 @@ def test_factor(factor):
     np.testing.assert_allclose(found.width, 2 * np.sqrt(0.5 * (factor - 1)), rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_sides_are_searched_each_for_itself():
   """A kink, a tilted parabola that dips below the loss at 0, and no number beyond a point."""
   with X64(True):
@@ -119,6 +121,7 @@ def test_kinks_are_seen_by_the_interval_and_not_by_the_curvature():
     np.testing.assert_array_equal(flatness.hessian(loss, jnp.full(1, 0.5), 2.0), 0)
 
 
+@pytest.mark.thorough
 def test_near_zero_loss_in_single_precision():
   """At 1e-8 the level is found as in float64, where of `logsumexp(z) - z_y` nothing is left."""
   generator = np.random.default_rng(0)
@@ -160,6 +163,7 @@ def test_first_crossing_from_a_small_first_step():
     np.testing.assert_allclose([found.left[0], found.right[0]], [-1, 1], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_evaluations_and_first_step_are_those_seen():
   """By a callback of the loss: two evaluations at 0, and then the search from the step that was asked for."""
   seen = []
@@ -178,6 +182,7 @@ def test_evaluations_and_first_step_are_those_seen():
   assert min(abs(t) for t in moved) == pytest.approx(0.3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_of_a_network_against_a_dense_scan(chunk_size):
   """NumPy's linear interpolation on 40 001 points; far directions take few evaluations each."""

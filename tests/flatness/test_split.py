@@ -38,6 +38,7 @@ def split(kind, devices=2):
   return mesh, flatness.Curvature(loss_fn, placed, data, mask=("hidden", "last"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_the_pairs_and_the_trace_are_those_of_the_whole_and_stay_split(kind):
   mesh, curvature = split(kind)
@@ -57,6 +58,7 @@ def test_the_pairs_and_the_trace_are_those_of_the_whole_and_stay_split(kind):
     np.testing.assert_allclose(matrix @ flat, value * flat, atol=3e-3 * expected[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_the_layers_are_the_blocks_of_the_whole(kind):
   mesh, curvature = split(kind)
@@ -73,6 +75,7 @@ def test_the_layers_are_the_blocks_of_the_whole(kind):
   assert found.diagonals == found.densities == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
 def test_a_budget_restarts_the_iteration_and_finds_the_same(which):
   """Six vectors beside those of the iteration, for 60 products of a matrix of 80 rows."""
@@ -87,6 +90,7 @@ def test_a_budget_restarts_the_iteration_and_finds_the_same(which):
     curvature.top_eigenpairs(max_bytes=100, **options)
 
 
+@pytest.mark.thorough
 def test_a_budget_holds_for_all_arrays_also_in_a_restart(monkeypatch):
   """All live arrays are counted with each step of the arithmetic."""
   names = [f"a{number}" for number in range(4)]
@@ -112,6 +116,7 @@ def test_a_budget_holds_for_all_arrays_also_in_a_restart(monkeypatch):
   assert len(found.values) == 2
 
 
+@pytest.mark.thorough
 def test_a_matrix_of_low_rank_is_exhausted_without_false_values():
   params, x = {"a": jnp.ones(9)}, _draw(3, 2, 9)
   loss = lambda params, batch, *, key: 0.5 * ((batch @ params["a"]) ** 2).mean()

@@ -20,6 +20,7 @@ def symmetric(values, seed=0):
   return q * np.asarray(values) @ q.T
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("adaptive_sgd", WHERE, "index: 0 at a minimum, 1 at a maximum, between them at a saddle")
 def test_the_index_of_known_hessians(x64):
   saddle = lambda x, batch, *, key: x[0] ** 2 - x[1] ** 2 + 2 * x[2] ** 2
@@ -47,6 +48,7 @@ def test_the_second_order_term_has_a_half(x64):
   assert abs(halved - truth) < 1e-3 * abs(printed - truth)
 
 
+@pytest.mark.thorough
 def test_symmetries_are_zero_eigenvalues(x64):
   """(ab - 1)^2 is the same along a hyperbola: at its minimum one of two eigenvalues is 0."""
   loss = lambda w, batch, *, key: (w["a"] * w["b"] - 1) ** 2
@@ -56,6 +58,7 @@ def test_symmetries_are_zero_eigenvalues(x64):
   np.testing.assert_allclose([at_the_origin.negative, at_the_origin.zero], [0.5, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_hessian_that_is_not_finite_has_no_index(bad):
   """One entry is enough. Neither fraction may be a number, which would say minimum."""
@@ -65,6 +68,7 @@ def test_a_hessian_that_is_not_finite_has_no_index(bad):
   assert np.isnan([*dense, *lanczos]).all()
 
 
+@pytest.mark.thorough
 def test_the_standard_error_is_that_of_a_mean_over_probes(x64):
   """One of six eigenvalues is negative: a probe's mass there is Beta(1/2, 5/2), of variance 5/144."""
   values = symmetric([-1.0, 1, 2, 3, 4, 5])
@@ -106,6 +110,7 @@ def test_the_pl_ratio_of_a_quadratic(x64):
   np.testing.assert_allclose((squares / left).min(), 2 * values.min(), rtol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd",
   "Differences of Convex vs. Non-Convex",

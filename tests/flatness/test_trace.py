@@ -16,6 +16,7 @@ def _matrix(values, seed=0):
   return basis @ np.diag(values) @ basis.T, basis
 
 
+@pytest.mark.thorough
 def test_trace_with_its_standard_error():
   matrix, _ = _matrix(np.linspace(0, 1, 100))
   matvec = lambda v: matrix @ v  # one, so that one program is compiled
@@ -51,6 +52,7 @@ def test_xtrace_is_exact_for_a_matrix_of_low_rank():
   assert float(found.standard_error) < 1e-6
 
 
+@pytest.mark.thorough
 def test_standard_error_of_xtrace_is_too_small():
   """By what the docstring says: with four probes, pairs of them cause most of the error."""
   values = np.concatenate([np.full(5, 100.0), np.ones(25)])

@@ -30,6 +30,7 @@ def test_other_temperatures_against_bisection(t1, t2):
   np.testing.assert_allclose(got, cases_losses.bi_tempered(LOGITS, LABELS, t1, t2), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_the_loss_is_bounded_and_its_slope_vanishes_far_out():
   function = lambda o: losses.bi_tempered(o, jnp.array([0, 0]), t1=0.5, t2=1.5)
   o = jnp.array([[-1e4, 0.0], [-10.0, 0.0]])

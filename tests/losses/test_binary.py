@@ -17,6 +17,7 @@ OF_LABELS = (
 pair = lambda z: jnp.stack([jnp.zeros_like(z), z], axis=-1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("binary", "softmax"),
   [
@@ -39,6 +40,7 @@ def test_it_is_the_softmax_of_two_classes(binary, softmax):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_logit_adjustment_is_that_of_two_classes():
   prior = np.float32([0.1, 0.5, 0.7])
   got = losses.binary_logit_adjustment(LOGITS, LABELS, np.log(prior / (1 - prior)), weight=0.7)
@@ -48,6 +50,7 @@ def test_logit_adjustment_is_that_of_two_classes():
     np.testing.assert_allclose(got[:, label], want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_distillation_is_that_of_two_classes():
   teacher = np.float32(RNG.normal(size=LOGITS.shape))
   binary = lambda z, v: losses.binary_distillation(z, v, temperature=3.0)
@@ -58,6 +61,7 @@ def test_distillation_is_that_of_two_classes():
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_focal_is_optax_s():
   for alpha in (0.25, 0.6, None):
     got = losses.binary_focal(LOGITS, LABELS, alpha=alpha, gamma=1.5)
@@ -71,6 +75,7 @@ def test_asymmetric_without_margin_is_focal():
   np.testing.assert_allclose(got, 2 * losses.binary_focal(LOGITS, LABELS, alpha=0.5), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_an_absent_label_within_the_margin_has_neither_loss_nor_gradient():
   z = jnp.array([-20.0, np.log(0.04 / 0.96), np.log(0.06 / 0.94)])
   of = lambda z, gamma: losses.asymmetric(z, jnp.zeros(3, int), gamma_no=gamma).sum()
@@ -82,6 +87,7 @@ def test_an_absent_label_within_the_margin_has_neither_loss_nor_gradient():
     assert slope(z, gamma)[2] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OF_LABELS)
 def test_an_infinite_logit_is_certain(name):
   """A right one has a loss and a gradient of 0; a wrong one a loss that shows, and finite gradients."""

@@ -11,6 +11,7 @@ from jaxreg import losses
 COUNTS = np.array([600, 300, 90, 9, 1])
 
 
+@pytest.mark.thorough
 def test_inverse_is_scikit_learns():
   labels = np.repeat(np.arange(5), COUNTS)
   want = compute_class_weight("balanced", classes=np.arange(5), y=labels)
@@ -40,6 +41,7 @@ def test_effective_goes_to_the_inverse():
   np.testing.assert_allclose(got, losses.class_weights(COUNTS), rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["inverse", "sqrt", "effective"])
 def test_a_class_without_examples_has_weight_0_and_changes_no_other(scheme):
   options = {"scheme": scheme, "limit": 5.0}

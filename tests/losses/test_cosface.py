@@ -22,6 +22,7 @@ def test_no_margin_is_the_normalised_softmax():
       np.testing.assert_allclose(got, oracles.cross_entropy(64 * cosines, labels), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_arcface_widens_the_angle_and_never_pays_for_a_wider_one():
   """In the plane, with classes at angles of 0 and pi: -log p = log(1 + exp(s (-cos - psi)))."""
   angles = np.linspace(0, math.pi, 40)
@@ -36,6 +37,7 @@ def test_arcface_widens_the_angle_and_never_pays_for_a_wider_one():
   assert np.abs(slope).max() < 4  # twice the scale: an angle changes by at most one a unit
 
 
+@pytest.mark.thorough
 def test_features_of_0_have_no_gradient_and_nan_stays_nan():
   kernel, labels = jnp.array([[2.0, -3.0], [1.0, 0.5]]), jnp.array([0, 1])
   x = jnp.array([[0.0, 0.0], [jnp.nan, 1.0]])
@@ -46,6 +48,7 @@ def test_features_of_0_have_no_gradient_and_nan_stays_nan():
     assert np.isnan(slope[1]).all()
 
 
+@pytest.mark.thorough
 def test_refusals():
   x, kernel, labels = jnp.ones((2, 4)), jnp.ones((4, 3)), jnp.array([0, 1])
   for function in (losses.cosface, losses.arcface):

@@ -15,12 +15,14 @@ GATES = GENERATOR.normal(size=(12, 5)).astype(np.float32) * 2
 LABELS = GENERATOR.integers(0, 5, 12)
 
 
+@pytest.mark.thorough
 def test_equal_gates_are_the_softmax():
   for gate in (-30.0, 0.0, 30.0):
     loss = losses.deterministic_attention(LOGITS, np.full_like(GATES, gate), LABELS)
     np.testing.assert_allclose(loss, oracles.cross_entropy(LOGITS, LABELS), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "dropmax", "table 1", "baseline deterministic attention: the same in training and prediction"
 )
@@ -37,6 +39,7 @@ def test_the_gate_is_trained_by_the_likelihood():
   np.testing.assert_allclose(gradient, gap * (1 - oracles.sigmoid(GATES)), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("dropmax", "table 1", "baseline deterministic DropMax: the gate is taught the labels")
 def test_the_supervision_teaches_the_labels():
   """Its gradient is rho - y: a gate that knows the label costs nothing."""

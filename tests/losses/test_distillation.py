@@ -29,6 +29,7 @@ def test_at_high_temperature_it_matches_centred_logits():
   np.testing.assert_allclose(got, (Z - V).var(axis=-1) / 2, rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_at_temperature_1_it_is_the_cross_entropy_of_soft_labels_less_their_entropy():
   p, q = oracles.softmax(V), oracles.softmax(Z)
   got = losses.distillation(jnp.float32(Z), jnp.float32(V), temperature=1.0)

@@ -93,6 +93,7 @@ def test_terms_equal_the_probability_form(samples, temperature):
     np.testing.assert_allclose(got[name], want[name], rtol=1e-10, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("terms", [losses.dropmax_terms, dropmax_qp_terms, deterministic_dropmax_terms])
 def test_a_loss_takes_the_options_of_its_terms(terms):
   """And names them itself, and itself in what it says to another."""
@@ -197,6 +198,7 @@ def test_values_and_finite_gradients_at_extreme_logits():
     np.testing.assert_allclose(log_probs, want, rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_terms_of_sure_logits_keep_their_values_and_gradients():
   """In probabilities, clamped or with an eps, gradients are gone from 17 on, and values end at 16 or 46."""
   o, y, flat = jnp.zeros((1, 2)), jnp.array([0]), jnp.zeros((1, 2))
@@ -318,6 +320,7 @@ GETS_GRADIENT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("branch_only", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("stop_gradient", ["activations", "parameters"])
@@ -331,6 +334,7 @@ def test_who_gets_gradient_from_what(name, stop_gradient, branch_only):
   assert {argument for argument, flow in flows(gradient).items() if flow} == want
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("branch_only", [False, True])
 @pytest.mark.parametrize(("stop_gradient", "through_prior"), [("activations", False), ("parameters", True)])
@@ -443,6 +447,7 @@ def test_mean_of_the_relaxed_mask(g, temperature, mean):
   assert abs(hard - g) <= 4 * math.sqrt(g * (1 - g) / masks.size)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
   "dropmax", "Eq. 7", "the likelihood under the expected mask bounds the expected likelihood"

@@ -13,6 +13,7 @@ PRIOR = GENERATOR.normal(size=(12, 5)).astype(np.float32) * 2
 LABELS = GENERATOR.integers(0, 5, 12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("gamma", "expected"), [(1.0, 0.782188), (0.1, 0.99995)])
 @pytest.mark.claim(
   "dropmax", "table 1", "DropMax (q = p): the target settles at 0.78 for an entropy weight of 1, at 1 for 0.1"
@@ -40,6 +41,7 @@ def test_without_a_likelihood_the_target_settles_at_the_equilibrium(gamma, expec
   np.testing.assert_allclose(keep[1:], 0.5, atol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("dropmax", "table 1", "baseline DropMax (q = p): the prior as posterior")
 def test_the_likelihood_trains_the_prior_of_the_others_only():
   nll = lambda prior: dropmax_qp_terms(jax.random.key(4), LOGITS, prior, LABELS)["nll"].sum()

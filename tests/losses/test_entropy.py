@@ -30,6 +30,7 @@ MASKED = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("name", "labels"),
   # `test_excluded_classes` has each loss with its values.
@@ -47,6 +48,7 @@ def test_a_class_with_a_logit_of_minus_infinity_is_as_if_left_out(name, labels):
   np.testing.assert_allclose(slope, np.insert(want_slope, 1, 0, axis=1), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_divergence_shows_in_pseudo_labels():
   nan, unsure = jnp.array([[jnp.nan, 0.0]]), jnp.array([[0.1, 0.0]])
   for pair in ((nan, nan), (nan, unsure), (unsure, nan)):
@@ -65,6 +67,7 @@ def test_pseudo_labels_pass_above_the_threshold_and_teach_one_way():
   np.testing.assert_allclose(value, oracles.cross_entropy(LOGITS[::-1], [0, 2, 1])[[0, 2]].sum(), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_weights_of_nothing_are_the_cross_entropy():
   want = losses.softmax_cross_entropy(LOGITS, LABELS)
   prior = jnp.log(jnp.array([0.5, 0.2, 0.3]))
@@ -78,6 +81,7 @@ def test_weights_of_nothing_are_the_cross_entropy():
   np.testing.assert_allclose(equal, want, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_r_drop_of_impossible_classes_and_of_a_prediction_with_itself():
   """No NaN where both exclude a class, in value and slope; none of either for twice the same."""
   log_p = jnp.array([[-jnp.inf, 0.0, -3.0], [-1.0, -0.5, -1e4]])

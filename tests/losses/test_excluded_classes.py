@@ -118,6 +118,7 @@ CASES = {
 
 
 # A name with a space is another case of a loss.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "name", [pytest.param(name, marks=pytest.mark.thorough if " " in name else ()) for name in CASES]
 )
@@ -162,6 +163,7 @@ def test_a_weight_has_a_gradient_beside_a_class_without_examples():
   np.testing.assert_allclose(jit(jax.value_and_grad(loss))(1.0), (math.log(2), 0), atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["dense", "scan", "gather"])
 def test_group_softmax_without_a_class(form):
   """A bias of -inf excludes it in every group, also in one without features."""

@@ -65,6 +65,7 @@ def random_partition(rng, batch, sizes):
 # The bounds.
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "group_softmax", "proposition 1, Eq. A.2", "softmax <= type I <= type II for any partition"
 )
@@ -181,6 +182,7 @@ def test_one_group_is_the_softmax(form):
   np.testing.assert_allclose(loss, expected, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_losses_next_to_zero_keep_their_digits():
   """Value and gradient, where log-sum-exp minus the target's logit has none left in float32."""
   features, labels = np.full((1, 4), 4.0, np.float32), np.array([0])
@@ -197,6 +199,7 @@ def test_losses_next_to_zero_keep_their_digits():
 # The bias.
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "group_softmax", "Eq. A.1", "the bias is spread over the features: the groups add up to the whole"
 )
@@ -259,6 +262,7 @@ def test_scores_of_bfloat16_features_are_float32():
   )
 
 
+@pytest.mark.thorough
 def test_more_than_256_groups_need_wider_numbers():
   groups = rules.feature_groups(jnp.arange(600.0), num_groups=300)
   assert groups.dtype == jnp.uint16
@@ -304,6 +308,7 @@ def test_the_analytic_gradient(x64, form, kind):
     np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 def test_huge_logits_keep_the_digits_of_the_gradient(form):
   """Logits of 1e5 that float32 holds exactly, a few quarters apart."""
@@ -323,6 +328,7 @@ def test_huge_logits_keep_the_digits_of_the_gradient(form):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["gather", *thorough("dense", "scan")])
 def test_no_examples_have_no_loss_and_no_gradient(form):
   features, kernel, bias, labels = head(26, batch=0, dtype=np.float32)

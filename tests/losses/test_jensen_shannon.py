@@ -22,6 +22,7 @@ def test_excluded_classes_add_nothing_and_have_no_slope():
   np.testing.assert_allclose(slope, want - p * want.sum(-1, keepdims=True), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_it_is_zero_for_equal_and_largest_for_disjoint_views():
   same = jnp.log(jnp.tile(jnp.array([0.2, 0.3, 0.5]), (4, 1)))
   assert abs(losses.jensen_shannon(same)) < 1e-6

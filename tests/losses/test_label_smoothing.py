@@ -20,6 +20,7 @@ def inputs(seed=0):
   return rng.normal(size=(16, K)).astype(np.float32) * 3, rng.integers(0, K, 16)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization", "noise robustness", "smoothed targets are eps / k and 1 - (k - 1) eps / k; they sum to 1"
 )
@@ -34,6 +35,7 @@ def test_equals_optax_on_smoothed_labels(smoothing):
   chex.assert_trees_all_close(ours, optaxs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_default_is_a_tenth_over_all():
   logits, labels = inputs(2)
   np.testing.assert_allclose(
@@ -41,6 +43,7 @@ def test_default_is_a_tenth_over_all():
   )
 
 
+@pytest.mark.thorough
 def test_no_smoothing_is_the_cross_entropy():
   logits, labels = inputs(4)
   for over in ("all", "others"):
@@ -50,6 +53,7 @@ def test_no_smoothing_is_the_cross_entropy():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "noise robustness",

@@ -130,6 +130,7 @@ ORACLES = {
 }
 
 
+@pytest.mark.thorough
 @each_loss
 def test_value_and_gradient_are_those_in_float64(name):
   """The gradient by central differences, of a sum in which every example counts otherwise."""
@@ -255,6 +256,7 @@ def test_classes_and_examples_split_in_shard_map(name, shape):
   close(run(total), run(full))
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_examples_times_classes():
   def temporaries(compute, examples, classes):
     shapes = (examples, 64), (64, classes)

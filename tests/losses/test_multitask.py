@@ -14,6 +14,7 @@ from jaxreg import losses, models
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "multi-task learning",
@@ -50,6 +51,7 @@ def test_uncertainty_weighting_of_half_squared_errors_is_a_gaussian_likelihood()
   np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_at_the_best_weights_the_scale_of_a_loss_has_no_effect():
   """At s = log 2 L a term is 1/2 + s / 2, and the sum's gradient half of that of the sum of log L."""
   values = np.array([3.0, 0.02])

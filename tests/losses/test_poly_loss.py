@@ -10,6 +10,7 @@ from contract import jit
 from jaxreg import losses
 
 
+@pytest.mark.thorough
 def test_values_are_those_of_optax():
   logits, labels = jnp.array([[3.0, -1.0, 0.5], [0.0, 2.0, 0.0]]), jnp.array([2, 0])
   one_hot = jax.nn.one_hot(labels, 3)
@@ -19,6 +20,7 @@ def test_values_are_those_of_optax():
     np.testing.assert_allclose(losses.poly_loss(logits, one_hot, epsilon=epsilon), theirs, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_small_losses_keep_their_digits():
   """There the loss is (1 + epsilon) c for a cross-entropy of c, whose slope in the label's logit is -c."""
   run = jit(jax.value_and_grad(lambda o, y: losses.poly_loss(o, y, epsilon=0.5).sum()))
@@ -27,6 +29,7 @@ def test_small_losses_keep_their_digits():
     np.testing.assert_allclose([value, -slope[0, 0]], 1.5 * np.exp(-18.0), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_an_excluded_class_without_a_share_counts_nothing():
   run = jax.value_and_grad(lambda o: losses.poly_loss(o, jnp.array([[0.0, 1.0, 0.0]])).sum())
   value, slope = run(jnp.array([[-jnp.inf, 0.0, 0.0]]))

@@ -12,6 +12,7 @@ from jaxreg import losses
 LOGITS = np.array([0.5, 1.5, -1.0, 0.0], np.float32)
 
 
+@pytest.mark.thorough
 def test_the_target_is_always_kept_and_the_others_with_one_probability():
   labels = np.arange(6000) % 5
   target = oracles.one_hot(labels, 5) > 0
@@ -29,6 +30,7 @@ def test_the_target_is_always_kept_and_the_others_with_one_probability():
     assert abs(kept.var() / (4 * keep * rate) - 1) < 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rate", [0.8, 0.4])
 @pytest.mark.claim("dropmax", "table 1", "baseline random DropMax (class dropout)")
 def test_the_mean_loss_is_that_over_all_masks(rate):

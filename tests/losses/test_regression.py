@@ -14,6 +14,7 @@ OUTPUTS, LOG_VARS, TARGETS = np.float32(RNG.normal(size=(3, 7)))
 of_all = lambda loss, *arguments: jax.grad(lambda *x: loss(*x).sum(), (0, 1))(*arguments)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_beta_weighs_the_gradient_by_a_power_of_the_variance(beta):
   """The factor itself has no gradient; at 1 the mean's is that of half the squared error."""
@@ -26,6 +27,7 @@ def test_beta_weighs_the_gradient_by_a_power_of_the_variance(beta):
     np.testing.assert_allclose(got[0], squared, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_best_variance_is_that_of_the_residuals():
   residuals = np.float32(RNG.normal(size=400) * 3)
   log_var = jnp.log(np.square(residuals).mean())
@@ -33,6 +35,7 @@ def test_the_best_variance_is_that_of_the_residuals():
   assert abs(jax.grad(loss)(log_var)) < 1e-5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("df", [1.0, 2.5, 30.0])
 def test_student_t_is_scipys(df):
   got = losses.student_t_nll(OUTPUTS, LOG_VARS, TARGETS, df=df)
@@ -48,6 +51,7 @@ def test_an_outlier_moves_student_t_by_a_bounded_slope():
   assert abs(slope(jnp.array(1e6))) < 1e-5 < abs(slope(jnp.array(1.0)))
 
 
+@pytest.mark.thorough
 def test_pinball_is_least_at_the_quantiles():
   targets = np.float32(RNG.exponential(size=2001))
   levels = np.float32([0.1, 0.5, 0.9])

@@ -7,6 +7,7 @@ import pytest
 from jaxreg import losses
 
 
+@pytest.mark.thorough
 def test_all_classes_give_the_softmax():
   generator = np.random.default_rng(0)
   logits, labels = generator.normal(size=(16, 7)).astype(np.float32) * 3, generator.integers(0, 7, 16)
@@ -15,6 +16,7 @@ def test_all_classes_give_the_softmax():
     np.testing.assert_array_equal(loss, losses.softmax_cross_entropy(logits, labels))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("classes", "rate", "others"), [(10, 0.8, 2), (10, 0.6, 4), (10, 0.4, 6), (10, 0.99, 1), (3, 0.0, 2)]
 )

@@ -54,6 +54,7 @@ def test_accurate_hessian_near_zero_loss():
   np.testing.assert_allclose(np.float64(got), want, rtol=1e-5, atol=1e-20)
 
 
+@pytest.mark.thorough
 def test_the_usual_form_would_fail():
   """logsumexp(o) - o_t loses these digits, so the tests above measure something."""
   logits, target = near_zero(1e-8, 10)
@@ -61,6 +62,7 @@ def test_the_usual_form_would_fail():
   assert abs(naive / 1e-8 - 1) > 0.1
 
 
+@pytest.mark.thorough
 def test_exact_at_huge_logits():
   logits = jnp.array([[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0], [1e4, 1e4, 1e4]])
   function = lambda o: losses.softmax_cross_entropy(o, jnp.array([0, 0, 2]))
@@ -69,6 +71,7 @@ def test_exact_at_huge_logits():
   np.testing.assert_allclose(gradient, [[0, 0, 0], [-1, 1, 0], [1 / 3, 1 / 3, -2 / 3]], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_one_logit_an_example_is_refused_with_the_remedy():
   z = jnp.array([[-5.0], [0.0], [2.0]])
   labels = jnp.array([0, 1, 0])

@@ -22,6 +22,7 @@ def test_every_loss_has_it():
   assert {name for name in lacks if not name.endswith("_log_probs")} == WITHOUT & set(losses.__all__)
 
 
+@pytest.mark.thorough
 def test_it_covers_options_of_examples():
   gamma = jnp.array([1.0, jnp.nan, 3.0])
   call = lambda x, gamma: losses.focal(x, LABELS, gamma=gamma, where=WHERE)
@@ -36,12 +37,14 @@ def test_it_covers_options_of_examples():
     losses.focal(LOGITS, LABELS, gamma=np.float32([-1, 0, 0]), where=WHERE)
 
 
+@pytest.mark.thorough
 def test_it_takes_an_example_alone():
   one = jax.vmap(lambda x, y, w: losses.softmax_cross_entropy(x, y, where=w))
   got = one(LOGITS, LABELS, WHERE)
   np.testing.assert_array_equal(got, losses.softmax_cross_entropy(LOGITS, LABELS, where=WHERE))
 
 
+@pytest.mark.thorough
 def test_a_kernel_of_the_batch_s_shape_is_whole():
   """Three examples and three features: its rows belong to no example."""
   rng = np.random.default_rng(0)
@@ -50,6 +53,7 @@ def test_a_kernel_of_the_batch_s_shape_is_whole():
   np.testing.assert_allclose(got[WHERE], losses.cosface(x[WHERE], kernel, LABELS[WHERE]), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_parts_of_a_batch_are_counted_without_the_others():
   rng = np.random.default_rng(1)
   supervised, unsupervised = np.float32(rng.uniform(1, 2, (2, 6)))
@@ -61,6 +65,7 @@ def test_the_parts_of_a_batch_are_counted_without_the_others():
   assert not got[~where].any()
 
 
+@pytest.mark.thorough
 def test_unlabelled_examples_need_no_class():
   loss = lambda x: losses.semi_supervised(
     losses.softmax_cross_entropy(x, LABELS, where=LABELS >= 0), losses.entropy(x), LABELS

@@ -72,6 +72,7 @@ def initial(**options):
   return model.init(KEYS, jnp.zeros((1, 32, 32, 3)), train=False)["params"]
 
 
+@pytest.mark.thorough
 def test_kernels_start_as_the_identity():
   params = initial(widths=(30, 12))
   assert params.keys() >= {f"FastBias_{number}" for number in range(4)}
@@ -88,6 +89,7 @@ def test_kernels_start_as_the_identity():
   assert abs((rest**2).mean() / bound**2 - 1 / 3) < 4 * np.sqrt(4 / 45 / rest.size)
 
 
+@pytest.mark.thorough
 def test_whitened_filters_on_photographs(data_dir):
   config = get_config()
   config.data.tfds.data_dir = str(data_dir / "tfds")
@@ -107,6 +109,7 @@ def test_whitened_filters_on_photographs(data_dir):
   assert np.linalg.cond(covariance) < np.linalg.cond(plain) / 1000
 
 
+@pytest.mark.thorough
 def test_noise_follows_each_block(monkeypatch):
   """With weights of 0, only the noise after the last block is in the features."""
   disturbed, seen = _airbench.disturbed, []

@@ -76,11 +76,13 @@ def by_definition(x, kernel, *, window_strides, padding, lhs_dilation=(1, 1), rh
   return total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_derivatives_are_those_of_the_definition(name):
   check_by_definition(*CASES[name])
 
 
+@pytest.mark.thorough
 def test_the_gradient_of_a_kernel_from_groups_of_images(monkeypatch):
   monkeypatch.setattr(jax, "device_count", lambda: 1)
   check_by_definition((8, 16), {"padding": "SAME"}, images=48)
@@ -118,6 +120,7 @@ def check_by_definition(channels, options, images=8):
   np.testing.assert_allclose(whole, np.vdot(cotangent, expected), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_products_with_the_hessian_are_those_of_jax(name):
   channels, options = CASES[name]
@@ -132,6 +135,7 @@ def test_products_with_the_hessian_are_those_of_jax(name):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=5e-6 * np.abs(theirs).max())
 
 
+@pytest.mark.thorough
 def test_third_derivatives_by_reverse_over_forward_over_reverse():
   x, kernel = arguments()
 
@@ -144,6 +148,7 @@ def test_third_derivatives_by_reverse_over_forward_over_reverse():
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("over", [(0, 0), (0, None), (None, 0)], ids=["both", "images", "kernels"])
 def test_vmap_is_a_loop(over):
   options = options_of({"padding": "SAME"})
@@ -158,6 +163,7 @@ def test_vmap_is_a_loop(over):
       np.testing.assert_allclose(ours[number], theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("axes", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_sharded_images_are_summed_once(axes):
   mesh = jax.make_mesh((8,), ("data",), axis_types=(axes,))
@@ -175,6 +181,7 @@ def test_sharded_images_are_summed_once(axes):
   assert all("all-reduce" in name for pair in collectives for name in pair if name)
 
 
+@pytest.mark.thorough
 @BOTH
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_other_types_and_shapes_are_left_to_jax(dtype, avx2):
@@ -209,6 +216,7 @@ def test_wrong_arguments_are_told_as_by_jax():
     convolution(x[..., :5], kernel, (1, 1), "SAME", dimension_numbers=NHWC)
 
 
+@pytest.mark.thorough
 def test_layers_of_linen_nnx_and_equinox():
   x = jax.random.normal(jax.random.key(0), (2, 6, 6, 24))
   value = lambda model: lambda params: jnp.sum(jnp.sin(model.apply(params, x)))

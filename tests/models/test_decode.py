@@ -88,6 +88,7 @@ def test_greedy_takes_the_most_probable_token():
   assert any(list(best[example]) != greedy(example) for example in range(BATCH))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6])
 def test_a_beam_of_one_is_greedy(length_penalty):
   options = {"length": LENGTH}

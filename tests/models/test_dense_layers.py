@@ -25,6 +25,7 @@ def affine(params, kernel=None, x=X):
   return x @ (params["kernel"] if kernel is None else kernel) + params["bias"]
 
 
+@pytest.mark.thorough
 def test_weight_norm_has_lengths_of_its_own():
   layer = models.WeightNormDense(3)
   params = start(layer)["params"]

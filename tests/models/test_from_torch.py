@@ -48,6 +48,7 @@ def ours(tensors, x, depth, width, classes):
   return network.apply(variables, jnp.asarray(np.moveaxis(x, 1, -1)), train=False)["logits"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [18, *(pytest.param(d, marks=pytest.mark.thorough) for d in (34, 50))])
 def test_outputs_equal_those_of_the_definition(depth):
   tensors = random_tensors(shapes(depth, 2, 5))

@@ -66,6 +66,7 @@ def test_dropout_of_units_acts_on_the_last_units(model, size, kind):
   assert len(set(np.asarray(factors).round(4).ravel())) > (2 if kind == "gaussian_dropout" else 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("model", "size"),
   [

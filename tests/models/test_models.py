@@ -159,6 +159,7 @@ def initial(init):
   return dict(zip(paths.leaf_names(params), map(np.asarray, jax.tree.leaves(params)), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("init", ["glorot", "tutorial"])
 def test_every_layer_starts_differently(init):
   kernels = {name: w for name, w in initial(init).items() if name.endswith("kernel")}
@@ -221,6 +222,7 @@ HEADS = pytest.mark.parametrize("stop_gradient", ["activations", "parameters"])
 BRANCHES = pytest.mark.parametrize("branch_only", [False, True])
 
 
+@pytest.mark.thorough
 @HEADS
 @BRANCHES
 def test_the_dropmax_head_is_the_function_on_its_weights(stop_gradient, branch_only):
@@ -268,6 +270,7 @@ NOISY = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("model", "shape"), NOISY.values(), ids=NOISY)
 def test_dropout_is_a_function_of_the_key_given(model, shape):
   x = np.random.default_rng(0).uniform(1, 2, size=shape).astype(np.float32)
@@ -286,6 +289,7 @@ def test_dropout_is_a_function_of_the_key_given(model, shape):
   assert (one[~alive] == 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["MLP", "LeNet", "TutorialCNN"])
 def test_without_dropout_no_key_is_needed_and_training_changes_nothing(name):
   model, shape = NOISY[name]
@@ -307,6 +311,7 @@ def applied(model, x, train=True, seed=1):
   return np.asarray(jax.jit(lambda v, x: model.apply(v, x, train=train, rngs=rngs))(variables, x))
 
 
+@pytest.mark.thorough
 def test_one_rate_for_all_layers_is_that_rate_for_each():
   x = np.ones((2, 10), np.float32)
   one = models.MLP((32, 32), dropout_rate=0.5, initializer="tutorial")
@@ -314,6 +319,7 @@ def test_one_rate_for_all_layers_is_that_rate_for_each():
   np.testing.assert_array_equal(applied(one, x), applied(each, x))
 
 
+@pytest.mark.thorough
 def test_a_rate_of_0_drops_nothing_after_its_layer():
   x = np.ones((2, 10), np.float32)
   mlp = functools.partial(models.MLP, (64, 64), initializer="tutorial")

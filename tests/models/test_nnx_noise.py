@@ -16,6 +16,7 @@ def key_of(number, seed=0):
   return jax.random.fold_in(nnx.Rngs(dropout=seed)["dropout"].fork().key[...], number)
 
 
+@pytest.mark.thorough
 @jax.debug_key_reuse(False)  # to look at a stream's key is to use it
 @pytest.mark.parametrize(
   ("function", "options"),
@@ -44,6 +45,7 @@ class Net(nnx.Module):
     return self.noise(self.linear(x))
 
 
+@pytest.mark.thorough
 def test_modes_and_training():
   model = Net(nnx.Rngs(0))
   model.eval()

@@ -32,6 +32,7 @@ def stream(seed=0):
   return Reveal().apply({}, rngs={"dropout": jax.random.key(seed)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("function", "options"), CASES)
 def test_a_module_is_its_function_with_the_streams_key(function, options):
   module = models.Noise(function, **options)
@@ -67,6 +68,7 @@ def test_options_are_checked_and_kept_by_copies():
   assert hash(module.clone()) == hash(module)
 
 
+@pytest.mark.thorough
 def test_a_model_may_hold_it_in_either_style():
   class Compact(nn.Module):
     @nn.compact

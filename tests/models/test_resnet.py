@@ -20,6 +20,7 @@ def parameters(backbone, classes, size):
   return sum(np.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(init)["params"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("backbone", "classes", "size", "count"),
   [
@@ -52,6 +53,7 @@ def test_feature_shapes(backbone, size, features):
   assert out.shape == (2, features)
 
 
+@pytest.mark.thorough
 def test_a_block_with_zeroed_convolutions_is_its_shortcut():
   backbone = models.CifarResNet(depth=8, width=2)
   x = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
@@ -82,6 +84,7 @@ def convolved(image, kernel, stride):
   return np.stack(planes, axis=-1)[::stride, ::stride]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("channels", "stride"), [(8, 1), pytest.param(3, 1, marks=pytest.mark.thorough), (8, 2)]
 )
@@ -189,6 +192,7 @@ def test_dropout_is_between_each_convolution_and_its_normalisation():
   assert (features != apply(rngs={"dropout": jax.random.key(3)})[0]).any()
 
 
+@pytest.mark.thorough
 def test_without_dropout_the_residual_network_is_the_same_and_needs_no_key():
   variables, apply = dropped_resnet()
   dropping, _ = dropped_resnet(dropout_rate=0.5)
@@ -204,6 +208,7 @@ def test_without_dropout_the_residual_network_is_the_same_and_needs_no_key():
     dropped_resnet(dropout_rate=0.5)[1]()
 
 
+@pytest.mark.thorough
 def test_convolutions_start_by_the_rule_of_he_for_their_outputs():
   model = models.ResNet(18, width=8)
   initial = jax.jit(functools.partial(model.init, train=False))(jax.random.key(0), np.ones((1, 8, 8, 3), "f"))

@@ -70,6 +70,7 @@ def test_positional_encoding_in_closed_form():
         assert found[p, k] == pytest.approx(np.cos(angle) if k % 2 else np.sin(angle), abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_attention_is_its_equation():
   random = np.random.default_rng(1)
   x, memory = random.normal(size=(2, 4, 6)), random.normal(size=(2, 5, 6))
@@ -110,6 +111,7 @@ def test_padding_is_not_seen():
   assert np.abs(one[1, 1] - other[1, 1]).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_the_future_is_not_seen_and_all_else_is():
   before = features(TOKENS)
   for position in range(TARGET):
@@ -122,12 +124,14 @@ def test_the_future_is_not_seen_and_all_else_is():
   np.testing.assert_array_equal(after[1:], before[1:])
 
 
+@pytest.mark.thorough
 def test_the_order_of_the_source_matters():
   swapped = TOKENS.copy()
   swapped[0, [0, 1]] = swapped[0, [1, 0]]
   assert np.abs(features(swapped) - features(TOKENS))[0].max() > 1e-4
 
 
+@pytest.mark.thorough
 def test_nothing_but_padding_gives_finite_values_and_gradients():
   def total(variables):
     return (tiny().apply(variables, jnp.zeros((2, SOURCE + TARGET), jnp.int32), train=False) ** 2).sum()
@@ -175,6 +179,7 @@ def test_without_dropout_there_is_none(monkeypatch):
   assert recorded_dropout(monkeypatch, tiny(dropout_rate=0.25), train=False) == []
 
 
+@pytest.mark.thorough
 def test_dropout_is_a_function_of_the_key():
   noisy = jax.jit(
     lambda seed: tiny(dropout_rate=0.1).apply(
@@ -187,6 +192,7 @@ def test_dropout_is_a_function_of_the_key():
     tiny(dropout_rate=0.1).apply(tiny_variables(), TOKENS, train=True)
 
 
+@pytest.mark.thorough
 def test_dropout_of_the_embeddings_keeps_their_mean():
   """Within 4.5 sigma over 2000 keys; the layers after them are not linear."""
   model = tiny(dropout_rate=0.3)
@@ -232,6 +238,7 @@ def test_embedding_noise_is_on_every_token_but_padding():
   np.testing.assert_array_equal(run(jax.random.key(0), padding), run(jax.random.key(1), padding))
 
 
+@pytest.mark.thorough
 def test_embeddings_start_with_the_variance_of_one_over_their_length():
   model = models.Transformer(vocab_size=500, source_length=SOURCE, **{**TINY, "d_model": 40})
   params = jax.jit(functools.partial(model.init, train=False))(jax.random.key(0), TOKENS)["params"]

@@ -64,6 +64,7 @@ def test_published_numbers_of_parameters(options, count):
 VGG9_POOLS, VGG11_POOLS, VGG16_POOLS = (1, 3, 5), (0, 1, 3, 5, 7), (1, 3, 6, 9, 12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch_norm", [True, False])
 @pytest.mark.parametrize(
   ("model", "pools", "size", "features"),

@@ -53,6 +53,7 @@ def test_draws_are_distributed_as_the_masks(inverted):
   assert np.abs(got[:, None] - outputs).max(-1).min(1).max() < 1e-5
 
 
+@pytest.mark.thorough
 def test_examples_have_masks_of_their_own_or_one():
   x, kernel = jnp.ones((6, 20)), jnp.ones((20, 3))
   own = np.asarray(noise.dropconnect(jax.random.key(1), x, kernel, rate=0.5))
@@ -61,6 +62,7 @@ def test_examples_have_masks_of_their_own_or_one():
   assert len(np.unique(one, axis=0)) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("per_example", [True, False])
 def test_limits(per_example):
   x, kernel, bias = (jnp.asarray(a, jnp.float32) for a in problem())
@@ -85,6 +87,7 @@ def test_limits(per_example):
   np.testing.assert_array_equal(variance, 0)
 
 
+@pytest.mark.thorough
 def test_params_of_a_model():
   params = {"a": {"kernel": jnp.ones((40, 50)), "bias": jnp.ones(50)}, "b": {"kernel": jnp.ones((50, 40))}}
   got = noise.dropconnect_params(jax.random.key(4), params, rate=0.25)

@@ -70,6 +70,7 @@ def test_rate_one_is_zero_with_zero_gradient(inverted):
   assert not dropout_mask(jax.random.key(0), (50, 50), rate=1.0).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inverted", [True, False])
 def test_rate_may_be_traced(inverted):
   x = np.random.default_rng(7).normal(size=(64,)).astype(np.float32)
@@ -115,6 +116,7 @@ def test_inverted_and_scaled_weights_are_the_same_network():
   )
 
 
+@pytest.mark.thorough
 def test_dropped_entries_hide_what_they_held():
   x = jnp.array([jnp.nan, jnp.inf, 1.0, -jnp.inf] * 20)
   mask = dropout_mask(jax.random.key(7), x.shape, rate=0.5)
@@ -141,6 +143,7 @@ def test_bfloat16_keeps_its_dtype_and_the_mask_of_float32():
   np.testing.assert_array_equal(narrow.astype(jnp.float32), wide)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("function", "factor"),
   [

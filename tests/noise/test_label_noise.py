@@ -13,6 +13,7 @@ from jaxreg import losses, noise
 RATE, CLASSES = 0.3, 4
 
 
+@pytest.mark.thorough
 def test_frequencies_are_those_of_smoothed_targets():
   """Of 40 000 draws, within four standard deviations."""
   labels = jnp.tile(jnp.arange(CLASSES), 10_000)
@@ -24,6 +25,7 @@ def test_frequencies_are_those_of_smoothed_targets():
     assert (np.abs(share - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / 10_000)).all()
 
 
+@pytest.mark.thorough
 def test_limits_and_examples_without_a_label():
   labels = jnp.array([2, -1, 0], jnp.int8)
   for key, rate in ((jax.random.key(1), 0.0), (None, 1.0)):
@@ -37,6 +39,7 @@ def test_limits_and_examples_without_a_label():
   assert {int(x[0]) for x in drawn} == set(range(CLASSES))
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "noise robustness",
@@ -63,6 +66,7 @@ def test_refusals():
     noise.label_noise(jax.random.key(0), jnp.zeros(2, int), num_classes=3, rate=1.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8, np.uint32])
 def test_labels_that_are_no_classes(dtype):
   """A known one is refused; under `jit` it stays, so that the loss is NaN."""
@@ -78,6 +82,7 @@ def test_labels_that_are_no_classes(dtype):
     assert max(found[::3].tolist()) < 4
 
 
+@pytest.mark.thorough
 def test_classes_that_the_dtype_of_labels_does_not_hold_are_refused():
   with pytest.raises(ValueError, match="num_classes must fit the dtype of labels, int8, got 129"):
     noise.label_noise(jax.random.key(0), jnp.zeros(2, jnp.int8), num_classes=129, rate=0.5)

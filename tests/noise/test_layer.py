@@ -21,6 +21,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_layer_is_its_function_and_goes_through_filter_jit(name):
   function, options = getattr(noise, name), FUNCTIONS[name]
@@ -46,6 +47,7 @@ class Net(eqx.Module):
     return self.layers(x, key=key)
 
 
+@pytest.mark.thorough
 def test_an_equinox_model_holds_layers():
   """Their arrays are trained; `inference_mode` turns the noise off; none is the linear layer alone."""
   model, x = Net(jax.random.key(0)), jnp.ones(3)
@@ -78,6 +80,7 @@ def test_what_does_not_fit_is_refused():
     noise.layer(noise.dropout, rate=0.5)(X)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "run",
   [

@@ -66,6 +66,7 @@ def test_steps_are_independent_or_accumulate(kind, cumulative):
   assert abs(correlation - want) < 4 / math.sqrt(DRAWS) + (0.03 if cumulative else 0)
 
 
+@pytest.mark.thorough
 def test_cumulative_noise_is_the_sum_and_the_product_of_the_steps_own():
   """The same key: the deltas are those that are not accumulated."""
   params = {"kernel": jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)}

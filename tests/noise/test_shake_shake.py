@@ -22,6 +22,7 @@ def coefficients(function, *xs, seed=0):
 X = jnp.ones((2000, 1))
 
 
+@pytest.mark.thorough
 def test_forward_and_backward_coefficients_are_two_draws():
   (alpha, alpha2), (beta, beta2) = coefficients(noise.shake_shake, X, X)
   np.testing.assert_allclose(alpha + alpha2, 1, rtol=1e-6)
@@ -48,6 +49,7 @@ def test_options(forward, backward):
     np.testing.assert_array_equal(beta, alpha)
 
 
+@pytest.mark.thorough
 def test_a_batch_has_one_mixture_if_asked():
   (alpha, _), (beta, _) = coefficients(
     lambda k, *xs: noise.shake_shake(k, *xs, per_example=False), X[:9], X[:9]
@@ -58,6 +60,7 @@ def test_a_batch_has_one_mixture_if_asked():
   assert np.ptp(factor) == np.ptp(back) == 0
 
 
+@pytest.mark.thorough
 def test_forward_mode_has_the_backward_coefficients_too():
   x = jax.random.normal(jax.random.key(1), (5, 3))
   for function in (

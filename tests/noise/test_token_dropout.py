@@ -11,6 +11,7 @@ import pytest
 from jaxreg import noise
 
 
+@pytest.mark.thorough
 def test_subsets_are_uniform_and_in_order():
   number = 6000
   positions = np.tile(np.arange(5.0)[:, None], (number, 1, 1))
@@ -23,6 +24,7 @@ def test_subsets_are_uniform_and_in_order():
   assert np.abs(counts / number - 1 / 6).max() < 4 * math.sqrt(5 / 36 / number)
 
 
+@pytest.mark.thorough
 def test_the_same_key_keeps_the_same_tokens_of_another_array():
   x, other = jax.random.normal(jax.random.key(1), (3, 6, 2)), jnp.ones((3, 6, 1))
   both = noise.token_dropout(jax.random.key(2), jnp.concatenate([x, x[..., :1] * other], -1), num_kept=3)
@@ -30,12 +32,14 @@ def test_the_same_key_keeps_the_same_tokens_of_another_array():
   np.testing.assert_array_equal(both[..., 2:], alone)
 
 
+@pytest.mark.thorough
 def test_all_kept_is_the_identity():
   x = jax.random.normal(jax.random.key(1), (3, 6, 2))
   np.testing.assert_array_equal(noise.token_dropout(jax.random.key(2), x, num_kept=6), x)
   np.testing.assert_array_equal(noise.token_dropout(jax.random.key(2), x, num_kept=4, num_prefix=2), x)
 
 
+@pytest.mark.thorough
 def test_embedding_noise_leaves_padding_alone_and_scales_by_the_tokens():
   x, where = np.zeros((2, 50, 40), np.float32), np.arange(50) < np.array([[50], [20]])
   got = np.asarray(noise.embedding_noise(jax.random.key(0), x, alpha=5.0, where=where), np.float64)

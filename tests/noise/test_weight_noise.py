@@ -14,6 +14,7 @@ from jaxreg import noise, paths
 PARAMS = {"a": {"kernel": jnp.full((200, 100), 2.0), "bias": jnp.full(100, 2.0)}, "b": {"scale": jnp.ones(3)}}
 
 
+@pytest.mark.thorough
 def test_relative_noise_is_alike_for_leaves_of_any_scale():
   small = {"kernel": jnp.asarray(np.random.default_rng(0).normal(size=(50, 50)) * 1e-3, jnp.float32)}
   large = {"kernel": 1e6 * small["kernel"]}
@@ -24,6 +25,7 @@ def test_relative_noise_is_alike_for_leaves_of_any_scale():
   np.testing.assert_array_equal(jax.grad(total)(zero)["kernel"], 1)
 
 
+@pytest.mark.thorough
 def test_the_gradient_is_that_at_the_noisy_point():
   params = {"kernel": jnp.array([0.3, -0.7])}
   loss = lambda p: jnp.sin(p["kernel"]).prod()
@@ -39,6 +41,7 @@ def test_the_gradient_is_that_at_the_noisy_point():
   np.testing.assert_allclose(got["kernel"], factor * jax.grad(loss)(noisy(params))["kernel"], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_no_noise_is_the_identity_and_std_may_be_traced():
   for options in ({}, {"kind": "multiplicative"}, {"relative": True}):
     function = jax.jit(
@@ -49,6 +52,7 @@ def test_no_noise_is_the_identity_and_std_may_be_traced():
     chex.assert_trees_all_close(function(0.2), eager, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_masks():
   everything = noise.weight_noise(jax.random.key(4), PARAMS, std=0.1, mask=paths.everything)
   assert all((a != b).any() for a, b in zip(jax.tree.leaves(everything), jax.tree.leaves(PARAMS)))
@@ -66,6 +70,7 @@ def test_leaves_keep_their_dtypes():
   assert [x.dtype for x in jax.tree.leaves(got)] == [x.dtype for x in jax.tree.leaves(params)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_leaf_of_no_size_is_none_to_disturb(relative):
   """Eagerly and compiled alike; the others get their noise."""
@@ -105,6 +110,7 @@ def _equinox():
   return params, lambda params: paths.select(params, "weight")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", [_linen, _nnx, _equinox])
 def test_every_kind_of_model(framework):
   params, mask = framework()

@@ -105,6 +105,7 @@ def test_scaled_weights_are_not_the_mean_through_relu_and_softmax():
   assert np.abs(network(x, np.asarray(scaled["kernel"])) - weights @ network(xs, first)).max() > 0.05
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd",
   "expected loss",

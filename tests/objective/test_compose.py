@@ -97,6 +97,7 @@ def test_gradient_is_that_of_the_loss_and_alpha_times_the_penalty_s(x64):
   np.testing.assert_allclose(everywhere["Dense_0"]["bias"], want, rtol=1e-13)
 
 
+@pytest.mark.thorough
 def test_without_terms_or_weights_it_is_the_loss_itself():
   params, batch = network()
   for terms in ({}, {"l2": penalty(penalties.l2, weight=0.0)}):
@@ -132,6 +133,7 @@ def test_terms_add_up_and_the_metrics_are_their_values(x64):
   np.testing.assert_allclose(aux["hidden"], hidden, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_loss_may_be_several_terms_by_name():
   """`losses.dropmax_terms` as they come."""
   logits = jnp.asarray(np.random.default_rng(0).normal(size=(5, 9)), jnp.float32)
@@ -151,6 +153,7 @@ def test_a_loss_may_be_several_terms_by_name():
   np.testing.assert_allclose(loss, total, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_weights_and_options_may_be_schedules():
   params, batch = network()
   schedule = optax.linear_schedule(0.0, 1.0, transition_steps=10)
@@ -182,6 +185,7 @@ def test_a_half_precision_loss_is_widened():
 # Weights of the examples.
 
 
+@pytest.mark.thorough
 def test_weights_count_and_a_broken_example_that_does_not_reaches_nothing(x64):
   params, batch = network()
   weights, where = np.array([1.0, 2, 0, 1, 0.5, 3, 1, 2]), np.arange(8) != 3
@@ -198,6 +202,7 @@ def test_weights_count_and_a_broken_example_that_does_not_reaches_nothing(x64):
   np.testing.assert_allclose(alone, (nll + BETA * np.abs(hidden).sum(-1))[where].mean(), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_term_may_count_other_examples_than_the_loss(x64):
   """Semi-supervised: the loss counts labelled examples, the term all."""
   params, batch = network()
@@ -219,6 +224,7 @@ def test_a_term_may_count_other_examples_than_the_loss(x64):
   np.testing.assert_allclose(metrics["sparse"], (3 * sparse, 3), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_metrics_add_up_over_parts_of_a_batch(x64):
   params, batch = network()
   batch["weights"] = jnp.asarray([1.0, 2, 0, 1, 0.5, 3, 1, 0])
@@ -245,6 +251,7 @@ def counted():
   return calls, count
 
 
+@pytest.mark.thorough
 def test_terms_share_one_forward_pass():
   params, batch = network()
   clean = lambda key, view: losses.consistency(view.aux["logits"], view.again(key=None).aux["logits"])
@@ -301,6 +308,7 @@ def test_a_teacher_s_parameters_and_other_batches():
     np.testing.assert_allclose(metrics[name][0] / metrics[name][1], nll.mean(), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_attacks_take_the_loss_of_the_inputs(x64):
   """FGSM on a loss of one value an example, and on a mean: the attacked loss of both is NumPy's."""
   params, batch = network()
@@ -320,6 +328,7 @@ def test_attacks_take_the_loss_of_the_inputs(x64):
 # Keys and perturbations.
 
 
+@pytest.mark.thorough
 def test_a_term_s_key_has_its_name_and_no_other_term_changes_a_draw():
   params, batch = network()
   key = lambda: jax.random.key(7)
@@ -374,6 +383,7 @@ def test_inputs_are_perturbed_in_every_pass_and_the_batch_once():
   assert (flipped != batch["labels"]).any()
 
 
+@pytest.mark.thorough
 def test_mixed_examples_and_no_key_is_no_perturbation():
   params, batch = network()
   mixup = functools.partial(augment.mixup, num_classes=CLASSES)
@@ -384,6 +394,7 @@ def test_mixed_examples_and_no_key_is_no_perturbation():
   np.testing.assert_allclose(composed(params, batch)[0], mean_fn(params, batch, key=None), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_activations_are_perturbed_where_the_loss_says(x64):
   params, batch = network()
 
@@ -412,6 +423,7 @@ def test_activations_are_perturbed_where_the_loss_says(x64):
     compose(loss_fn, wrong, has_aux=True)(params, batch, key=jax.random.key(0))
 
 
+@pytest.mark.thorough
 def test_the_statistics_of_batch_norm_are_those_of_the_loss_s_pass():
   params, batch = network()
 
@@ -435,6 +447,7 @@ def flat(tree):
   return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
+@pytest.mark.thorough
 def test_the_report_of_ridge_is_the_closed_form(x64):
   """Least squares: the gradient of the loss is `X'(Xw - y) / n`, that of the penalty `alpha w`."""
   rng = np.random.default_rng(0)
@@ -459,6 +472,7 @@ def test_the_report_of_ridge_is_the_closed_form(x64):
   assert [line.split()[0] for line in str(report).splitlines()] == ["term", "data", "l2", "none", "loss"]
 
 
+@pytest.mark.thorough
 def test_the_report_of_example_terms_and_perturbations(x64):
   """Each gradient by itself; a perturbation's is the difference of the loss with and without it."""
   params, batch = network()
@@ -499,6 +513,7 @@ def test_the_report_of_example_terms_and_perturbations(x64):
   np.testing.assert_allclose(report.norm["loss"], np.linalg.norm(flat(whole)), rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_reports_of_several_seeds_are_one_program():
   params, batch = network()
   composed = compose(loss_fn, {"r_drop": example_term(consistency, weight=1.0)}, has_aux=True)
@@ -541,6 +556,7 @@ def test_strengths_may_be_traced():
   np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_another_strength_compiles_nothing():
   """Weights of penalties and example terms, and options of both and of a perturbation."""
   params, batch = network()
@@ -565,6 +581,7 @@ def test_another_strength_compiles_nothing():
   assert len(np.unique(found)) == 3
 
 
+@pytest.mark.thorough
 def test_devices_are_averaged_for_a_sum_counts_the_penalty_once_a_device():
   params, batch = network()
   composed = compose(loss_fn, several(), has_aux=True)
@@ -587,6 +604,7 @@ def test_devices_are_averaged_for_a_sum_counts_the_penalty_once_a_device():
   chex.assert_trees_all_close(of_pmap, whole, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_devices_of_unequal_weights_are_averaged_by_the_counts():
   params, batch = network()
   batch["weights"] = jnp.asarray([1.0, 2, 0, 1, 0.5, 3, 1, 0])
@@ -607,6 +625,7 @@ def test_devices_of_unequal_weights_are_averaged_by_the_counts():
   chex.assert_trees_all_close(metrics, want, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_shard_map_and_explicit_axes_give_what_one_device_gives():
   params, batch = network()
   terms = {**several(), "noise": perturbation(noise.gaussian_noise, on="inputs", std=0.5)}

@@ -40,6 +40,7 @@ def test_adagrad_is_the_sum_of_squares(x64):
   assert np.abs(run(optax.adagrad(RATE), g) - got).max() > 0.4 * RATE
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd",
   "RMSProp",
@@ -87,6 +88,7 @@ def test_zero_gradients_do_not_move():
   assert np.isnan(run(optax.rmsprop(RATE, eps=0.0), g)).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_steps_do_not_depend_on_the_size_of_the_gradients(size):
   g = random_gradients(3).astype(np.float32)

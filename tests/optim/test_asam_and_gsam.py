@@ -34,6 +34,7 @@ def test_rescaled_weights_have_the_rescaled_neighbourhood(x64):
   assert np.abs(at(sam, SIZES) - at(sam, 1)).max() > 0.1
 
 
+@pytest.mark.thorough
 def test_biases_move_as_in_sam(x64):
   """Beside a kernel of ones, whose `T` is 1 too."""
   params = {"kernel": np.ones((2, 2)), "bias": np.array([3.0, -5.0])}

@@ -72,6 +72,7 @@ def frozen_forms(make):
   }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MAKE)
 def test_frozen_parameters_stay_and_are_not_perturbed(name):
   """Against NumPy of the head alone, whose norm is the head's."""
@@ -94,6 +95,7 @@ def test_frozen_parameters_stay_and_are_not_perturbed(name):
   assert not seen
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MAKE)
 def test_frozen_parameters_have_no_state_and_accumulate(name):
   tx = optax.MultiSteps(MAKE[name](optax.adam(RATE), trained=MASK), every_k_schedule=2)
@@ -107,6 +109,7 @@ def test_frozen_parameters_have_no_state_and_accumulate(name):
     assert (updates["head"]["kernel"] != 0).all() == last
 
 
+@pytest.mark.thorough
 def test_a_mask_of_asam_may_be_a_tree_of_all_parameters():
   """The head's weights keep the size 1 if the mask does not select them."""
   tx = optim.asam(
@@ -140,6 +143,7 @@ def test_fista_of_a_part_finds_the_lasso_of_that_part():
   assert (np.abs(slope(head)[~moving]) <= 0.05).all()
 
 
+@pytest.mark.thorough
 def test_path_sgd_of_a_part_divides_by_the_paths_through_all():
   """`kappa` of a head's weight is the sum of squares of the stem's weights into its unit."""
   apply_fn = lambda params, x: jax.nn.relu(x @ params["stem"]["kernel"]) @ params["head"]["kernel"]

@@ -72,6 +72,7 @@ def test_newton_arrives_in_one_step(x64):
   np.testing.assert_allclose(w + step(mahalanobis(1.0, solve=newton), gradient, w), w_star, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd", "Conclusions", "natural gradient is descent in a metric that respects invariances"
 )

@@ -21,6 +21,7 @@ def loss(w):
 gradient = jax.grad(loss)
 
 
+@pytest.mark.thorough
 def test_sam_survives_a_gradient_of_zero():
   """Optax's does not, and stays NaN."""
   flat, w = jnp.zeros(3), jnp.array([0.5, -0.2, 1.0])
@@ -86,6 +87,7 @@ def test_sam_perturbs_each_of_its_blocks():
       np.testing.assert_allclose(got, 0.3 * direction, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "make",
   [
@@ -220,6 +222,7 @@ def test_gradient_noise_has_the_schedule_of_the_paper():
     optim.gradient_noise(key=jax.random.key(1), variance=-1.0)
 
 
+@pytest.mark.thorough
 def test_the_key_of_a_step_wins_over_the_constructors():
   g = jnp.zeros(3)
   own, without = optim.gradient_noise(key=jax.random.key(1)), optim.gradient_noise()

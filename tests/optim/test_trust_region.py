@@ -167,6 +167,7 @@ def test_ties_share_the_step_of_the_l1_ball():
   np.testing.assert_array_equal(got, [-0.5, 0.5, 0, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd", "practical solution", "expectations by running averages: -eps E[g] / norm(E[g])"
 )

@@ -103,6 +103,7 @@ def test_sixteen_classes_are_the_limit():
     dropmax.dropmax_expected_nll(jnp.zeros(17), jnp.zeros(17), jnp.array(0))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", ["kept", "sampled"])
 def test_expected_nll_is_the_sum_over_masks(target):
@@ -243,6 +244,7 @@ def test_section_5_5_relaxed_columns(name, temperature):
     assert abs(in_o.mean() - table[temperature]) <= error(in_o) + 5.1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_section_5_5_the_bias_grows_with_the_temperature():
   """The exact derivative in o_t that the three estimates above are beside."""

@@ -66,6 +66,7 @@ def exact_regularizer(o, ph, t, target):
   return weights @ np.log(ratio)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.claim("dropmax", "appendix, Eq. 6", "DropMax is the cross-entropy plus the regulariser M")

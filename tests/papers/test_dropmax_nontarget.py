@@ -26,6 +26,7 @@ def sides(o, ph, y, target):
   return jit(lambda *x: dropmax.dropmax_nontarget_gradients(*x, target=target))(o, ph, y)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["kept", "sampled"])
 def test_every_side_by_enumeration(target):
   rng = np.random.default_rng(1)
@@ -48,6 +49,7 @@ def test_every_side_by_enumeration(target):
       np.testing.assert_allclose(got[name][i], values, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "dropmax",
   "appendix, B, footnote 1",
@@ -60,6 +62,7 @@ def test_the_printed_side_opposes_the_loss():
   assert (np.asarray(sides(o, -ph, y, "sampled")["regularizer_printed"])[:, 1:] > 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "dropmax",
   "appendix, B, footnote 1",

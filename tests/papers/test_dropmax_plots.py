@@ -150,6 +150,7 @@ def test_a_band_is_cut_where_the_axis_may_be_logarithmic(values, low):
     np.testing.assert_allclose(np.unique(vertices[vertices[:, 0] == e, 1]), [end, value + 1])
 
 
+@pytest.mark.thorough
 def test_reliability_shows_accuracy_against_confidence():
   probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], np.float32)
   labels = np.array([0, 1, 1, 0])

@@ -24,6 +24,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("function", "number"), FUNCTIONS.items(), ids=[f.__name__ for f in FUNCTIONS])
 def test_dtypes_and_misfits(function, number):
   o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)

@@ -112,6 +112,7 @@ def test_noise_aligns_with_curvature():
   np.testing.assert_allclose(again.ratio, found.ratio, rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "flatness",
   "section 3.3",

@@ -29,6 +29,7 @@ def over_masks(X, y, w, keep, inverted):
   return loss, gradient
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inverted", [False, True])
 @pytest.mark.parametrize(("keep", "outputs"), [(0.5, ()), (0.8, (2,)), (1.0, ())])
 @pytest.mark.claim(
@@ -57,6 +58,7 @@ def test_the_inverted_minimiser_is_the_scaled_one():
     np.testing.assert_allclose(inverted, 0.7 * plain, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_limits():
   X, y, _ = problem()
   with jax.enable_x64(True):

@@ -201,6 +201,7 @@ def test_theorem_1_is_exact_within_a_layer(layer, stage):
   assert np.abs(inside).max() > 1e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "flatness",
   "theorem 1",
@@ -243,6 +244,7 @@ def test_without_dropout_they_are_gauss_newton_and_no_noise():
 # Theorem 2 and the exact covariance.
 
 
+@pytest.mark.thorough
 def test_theorem_2_is_computed_as_printed():
   _, jacobian = outputs_and_gradients("start")
   losses = per_mask(at("start"), keep=1.0)
@@ -293,6 +295,7 @@ def test_exact_covariance_at_other_rates(keep):
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-12 * np.abs(want).max())
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("flatness", "section 8", "Hessian and covariance are similar, as printed and exactly")
 def test_hessian_and_covariance_are_similar():
   for stage in STAGES:

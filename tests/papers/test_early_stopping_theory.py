@@ -89,6 +89,7 @@ def test_without_curvature_the_approximation_is_exact(x64):
   np.testing.assert_array_equal(np.isnan(none), [False, True, True])
 
 
+@pytest.mark.thorough
 def test_dtypes_and_refusals():
   assert regularization.early_stopping_alpha(learning_rate=0.1, steps=2).dtype == jnp.float32
   got = regularization.early_stopping_alpha(learning_rate=0.1, steps=2, eigvals=jnp.ones(2, jnp.bfloat16))

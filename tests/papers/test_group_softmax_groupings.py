@@ -155,6 +155,7 @@ def test_lemma_1_by_brute_force(features, num_groups):
     assert np.sort(values)[-1] > np.sort(values)[-2]
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "group_softmax",
   "Eq. A.25",
@@ -190,6 +191,7 @@ def test_equation_a25_the_exchange_widens_the_sums():
   assert found > 100
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "group_softmax", "Eq. A.16 for two classes", "nothing is relaxed: the rule maximises the loss itself"
 )
@@ -294,6 +296,7 @@ def test_per_example_groups_raise_the_effective_rank():
   assert min(effective[2], effective[8]) > 10 * effective[1]
 
 
+@pytest.mark.thorough
 def test_effective_rank_of_known_spectra():
   assert float(group_softmax.effective_rank(jnp.eye(5, 7))) == pytest.approx(5)
   assert float(group_softmax.effective_rank(jnp.outer(jnp.arange(1.0, 4), jnp.ones(6)))) == pytest.approx(

@@ -10,6 +10,7 @@ from papers import regularization
 ALPHA = 0.6
 
 
+@pytest.mark.thorough
 def test_is_the_minimiser_on_a_grid(x64):
   grid = np.linspace(-3, 3, 60001)
   w_star, diagonal = np.array([-2.0, -0.2, 0.0, 0.31, 0.29, 1.5]), np.array([1.0, 0.5, 1.0, 2.0, 2.0, 0.5])
@@ -18,6 +19,7 @@ def test_is_the_minimiser_on_a_grid(x64):
   np.testing.assert_allclose(got, grid[objective.argmin(1)], atol=5.1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "L1 regularization",
@@ -36,6 +38,7 @@ def test_zero_or_shifted(x64):
   np.testing.assert_allclose(got[negative], (w_star + at)[negative], rtol=1e-14)
 
 
+@pytest.mark.thorough
 def test_directions_without_curvature():
   w_star, diagonal = jnp.array([1.0, 1.0]), jnp.array([0.0, 1.0])
   np.testing.assert_array_equal(regularization.l1_solution(w_star, diagonal, alpha=0.5), [0, 0.5])

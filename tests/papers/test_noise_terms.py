@@ -34,6 +34,7 @@ def weight_terms(predict, params, x, y, **options):
   return {name: float(value[0]) for name, value in terms.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("residual", "erratum"), [(0.0, False), (1.0, True)])
 @pytest.mark.claim(
   "regularization",
@@ -62,6 +63,7 @@ def test_weight_noise_of_a_tanh_unit(residual, erratum):
     assert printed[2] == pytest.approx(1, abs=2e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "noise robustness",
@@ -119,6 +121,7 @@ def test_input_noise_of_a_tanh_unit():
   assert ratios[0] / ratios[1] == pytest.approx(10, rel=0.3)
 
 
+@pytest.mark.thorough
 def test_of_several_outputs_it_is_the_frobenius_norm_and_only_of_noisy_leaves():
   rng = np.random.default_rng(3)
   params = {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2)}
@@ -132,6 +135,7 @@ def test_of_several_outputs_it_is_the_frobenius_norm_and_only_of_noisy_leaves():
   np.testing.assert_allclose(terms["laplacian"], -square * ((np.sin(a) - y) * np.sin(a)).sum(1), rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_many_narrow_weights_are_all_counted():
   params, x = {"kernel": jnp.ones(1000, jnp.bfloat16)}, jnp.ones((1, 1000), jnp.bfloat16)
   linear = lambda params, x: x @ params["kernel"]

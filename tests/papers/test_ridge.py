@@ -27,12 +27,14 @@ def hessian(seed=0, eigvals=(3.0, 0.8, 0.05)):
   return q * np.array(eigvals) @ q.T, q, np.array(eigvals), rng.normal(size=len(eigvals))
 
 
+@pytest.mark.thorough
 def test_half_is_stationary_for_its_objective(x64):
   x, y = regression()
   w = np.asarray(regularization.ridge(x, y, alpha=ALPHA))
   np.testing.assert_allclose(x.T @ (x @ w - y) + ALPHA * w, 0, atol=1e-13)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   LINEAR,
@@ -66,6 +68,7 @@ def test_ridge_is_least_squares_with_more_rows(x64):
   np.testing.assert_allclose(columns[:, 1], -2 * columns[:, 0], rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization", L2, "the minimum is (H + alpha I)^-1 H w*, each component at lambda / (lambda + alpha)"
 )
@@ -91,6 +94,7 @@ def test_minimum_and_its_shrinkage(x64):
   np.testing.assert_allclose(run((start, tx.init(start)))[0]["kernel"], got, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization", L2, "far above alpha an eigenvalue's component stays, far below it is erased"
 )
@@ -139,6 +143,7 @@ def test_bias_and_variance_against_draws(x64):
   assert at(0.0)["bias_squared"] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "regularization and under-constrained problems",
@@ -160,6 +165,7 @@ def test_pseudo_inverse_is_the_limit(x64):
   )
 
 
+@pytest.mark.thorough
 def test_pseudo_inverse_in_float32():
   """Where the inverse of X'X + alpha I itself is lost to rounding."""
   x = np.random.default_rng(5).normal(size=(3, 6)).astype(np.float32)
@@ -172,6 +178,7 @@ def test_pseudo_inverse_in_float32():
   assert error(direct) > 100 * through_svd[1]
 
 
+@pytest.mark.thorough
 def test_dtypes_and_refusals():
   half = jnp.ones((3, 2), jnp.bfloat16)
   assert regularization.ridge(half, jnp.ones(3), alpha=1.0).dtype == jnp.float32

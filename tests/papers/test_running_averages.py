@@ -30,6 +30,7 @@ def test_the_window_has_the_variance_of_a_flat_mean(x64):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("debias", [True, False])
 def test_weights_are_those_of_the_recursion(debias, x64):
   mean, total = np.zeros(6), 0.0
@@ -40,6 +41,7 @@ def test_weights_are_those_of_the_recursion(debias, x64):
   np.testing.assert_allclose(adaptive_sgd.ewa_weights(1.0, steps=4), 0.25, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd",
   "Adagrad",

@@ -80,6 +80,7 @@ def test_topk_is_the_best_of_all_supports(strict):
   assert any(set(row) != set(np.flatnonzero(h)) for row, h in zip(printed, got))
 
 
+@pytest.mark.thorough
 def test_omp_of_orthonormal_atoms_is_the_best_of_all_supports():
   xs, W = np.random.default_rng(2).normal(size=(4, 5)), orthonormal()
   with jax.enable_x64(True):
@@ -115,6 +116,7 @@ def test_omp_of_other_dictionaries_is_greedy():
   assert 3 < worse < 17
 
 
+@pytest.mark.thorough
 def test_exact_recovery_stops_early():
   """Of 2 atoms with 4 allowed: the others are exactly 0; zero inputs, atoms and repeated atoms do no harm."""
   W = np.float32(np.random.default_rng(4).normal(size=(40, 10)))
@@ -171,6 +173,7 @@ def test_what_does_not_fit_is_refused(function):
       function(W, x, num_nonzero=number)
 
 
+@pytest.mark.thorough
 def test_the_examples_run():
   with jax.numpy_rank_promotion("allow"):
     result = doctest.testmod(sparse_codes, extraglobs={"jnp": jnp})

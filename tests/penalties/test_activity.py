@@ -24,6 +24,7 @@ B = np.array(
 H = np.array([0, 2, 0, 0, -3, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization",
   "sparse representations",
@@ -39,6 +40,7 @@ def test_sparse_parameters_and_sparse_representations():
   assert l1_activity(jnp.asarray(H[None], jnp.float32)) == 5
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization", "sparse representations", "the penalty is alpha times the L1 norm of the representation"
 )
@@ -73,6 +75,7 @@ def test_kl_sparsity_leads_away_from_dead_and_saturated_units():
   assert value[1] > 10
 
 
+@pytest.mark.thorough
 def test_kl_sparsity_of_padded_and_divided_batches():
   h = np.random.default_rng(2).uniform(size=(8, 3)).astype(np.float32)
   whole = jit(kl_sparsity)(h)

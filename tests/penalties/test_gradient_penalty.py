@@ -67,6 +67,7 @@ def jacobian(params, x):
   return np.einsum("ih,bh,ho->boi", first, slope, last)
 
 
+@pytest.mark.thorough
 def test_jacobian_penalty_is_the_frobenius_norm(x64):
   params, x = inputs()
   want = (jacobian(params, x) ** 2).sum((1, 2))
@@ -75,6 +76,7 @@ def test_jacobian_penalty_is_the_frobenius_norm(x64):
   np.testing.assert_allclose(jacobian_penalty(as_images, params, x), want, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_one_output_is_the_gradient_penalty(x64):
   params, x = inputs(outputs=1)
   want = (jacobian(params, x) ** 2).sum((1, 2))
@@ -84,6 +86,7 @@ def test_one_output_is_the_gradient_penalty(x64):
   np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_random_projections_are_unbiased(x64):
   params, x = inputs()
   want = (jacobian(params, x) ** 2).sum((1, 2))

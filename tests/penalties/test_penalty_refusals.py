@@ -17,6 +17,7 @@ ON_PARAMS = {
 ON_PARAMS["l2_sp"] = functools.partial(penalties.l2_sp, reference={"kernel": jnp.ones((2, 3))})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ON_PARAMS)
 def test_refusals_of_params_and_masks(name):
   penalty, params = ON_PARAMS[name], {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3, jnp.int32)}

@@ -15,6 +15,7 @@ def layers(seed=0):
   return {"first": draw(), "second": draw(), "other": draw()}
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "regularization", "parameter tying and parameter sharing", "the penalty is the squared distance"
 )
@@ -69,6 +70,7 @@ def test_a_strong_tie_is_sharing(x64):
   assert errors[-1] < 1e-4
 
 
+@pytest.mark.thorough
 def test_l2_sp_of_zero_is_l2_and_of_itself_nothing():
   params = layers()
   zero = jax.tree.map(jnp.zeros_like, params)

@@ -80,6 +80,7 @@ def test_the_factor_of_a_half(x64):
   np.testing.assert_allclose(minimum, curvature / (curvature + 2 * ALPHA), rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("regularization", "L1 regularization", "the gradient is sign(w), 0 at 0")
 def test_l1_gradient_at_zero():
   w = jnp.array([-2.0, 0.0, -0.0, 1e-30, 3.0])
@@ -88,6 +89,7 @@ def test_l1_gradient_at_zero():
   np.testing.assert_array_equal(l1({"kernel": w}), np.float32(5.0))
 
 
+@pytest.mark.thorough
 def test_hoyer_and_its_gradient_whatever_the_scale():
   """Of two leaves and one of zeros, at sizes whose squares are no float32."""
   rng = np.random.default_rng(0)
@@ -106,6 +108,7 @@ def test_hoyer_and_its_gradient_whatever_the_scale():
   assert penalties.hoyer({"kernel": jnp.array([[2.0, 0.0], [0.0, -2.0]])}) == pytest.approx(2)
 
 
+@pytest.mark.thorough
 def test_a_group_is_what_comes_into_a_unit():
   rng = np.random.default_rng(0)
   weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape, _ in oracles.LAYOUTS}
@@ -179,6 +182,7 @@ def flat(params):
   return np.concatenate([np.ravel(x) for x in jax.tree.leaves(params)])
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("regularization", "L1 regularization", "L2 is the MAP estimate under a normal prior")
 def test_gaussian_prior_is_the_log_density(x64):
   params = prior_params()
@@ -204,6 +208,7 @@ def test_laplace_prior_is_the_log_density(x64):
   np.testing.assert_allclose(printed - got, (w.size - 1) * (np.log(rate) - np.log(2)), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_learned_dropout_finds_the_leaves_of_an_nnx_state():
   layer = {"kernel": jnp.ones((2, 2)), "log_alpha": jnp.zeros(2), "rate_logit": jnp.ones(())}
   state = nnx.State({"Dense_0": {name: nnx.Param(leaf) for name, leaf in layer.items()}})

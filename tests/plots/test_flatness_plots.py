@@ -31,6 +31,7 @@ def test_profiles_show_mean_band_and_each_direction():
     plots.profiles(alphas, {"plain": losses[:, :3]})
 
 
+@pytest.mark.thorough
 def test_power_laws_show_points_lines_and_slopes():
   x = np.array([1.0, 2, 4, 8, 0, np.inf])
   y = np.array([3, 3 / 4, 3 / 16, 3 / 64, 1, 1])

@@ -87,6 +87,7 @@ ALL = {
 
 @pytest.mark.parametrize("plot", ALL.values(), ids=ALL.keys())
 class TestAllOverRecords:
+  @pytest.mark.thorough
   def test_renders_with_its_title(self, plot):
     figure = plot(make_records(), title="a run")
     assert isinstance(figure, Figure)
@@ -422,6 +423,7 @@ class TestRetainMaps:
     figure = plots.retain_maps(*make_arrays(right=-1))
     assert texts(figure.axes[0]) == ["no example is classified rightly"]
 
+  @pytest.mark.thorough
   def test_not_finite(self):
     retain, posterior, labels, log_probs = make_arrays(10)
     retain[0, 0] = posterior[1, 2] = math.nan
@@ -472,6 +474,7 @@ def test_never_imports_pyplot():
     assert not any("pyplot" in x or "pylab" in x for x in imports), source
 
 
+@pytest.mark.thorough
 def test_a_comparison_of_many_rows_fits_on_a_screen():
   """Eighty rows are as high as two screens at most, and every name is drawn."""
   rng = np.random.default_rng(0)

@@ -16,6 +16,7 @@ def singular(kernel):
   return np.linalg.svd(np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1]), compute_uv=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(8, 5), (3, 3, 2, 4)])
 def test_it_converges_to_a_largest_singular_value_of_1(shape):
   kernel = 3 * jax.random.normal(jax.random.key(0), shape)
@@ -45,6 +46,7 @@ def test_other_layouts_have_an_axis():
     assert spectral_norm(empty, jnp.ones(shape[1]))[0].shape == shape
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("iterations", [0, 100])
 def test_gradient_is_that_of_the_quotient_with_the_vectors_fixed(iterations):
   """d sigma / d W = v u^T, also before they are singular vectors: <d, W> = 0, so scale changes nothing."""
@@ -80,6 +82,7 @@ def test_any_scale(scale):
   assert np.isfinite(gradient).all()
 
 
+@pytest.mark.thorough
 def test_power_iteration_outlives_a_vector_of_0():
   old = jnp.array([0.6, 0.8])
   np.testing.assert_array_equal(spectral_norm(jnp.zeros((3, 2)), old)[1], old)

@@ -5,6 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from contract import jit
 
 from jaxreg import paths, reparam
@@ -13,6 +14,7 @@ weight_norm = jit(reparam.weight_norm, static_argnames="axis")
 weight_norm_init = jit(reparam.weight_norm_init, static_argnames="axis")
 
 
+@pytest.mark.thorough
 def test_units_of_an_equinox_model_are_rows():
   """Square layers, whose shapes fit either way; biases stay in the rest of the model."""
   model = eqx.nn.Sequential(
@@ -33,12 +35,14 @@ def test_units_of_an_equinox_model_are_rows():
   np.testing.assert_allclose(weight_norm_init(weight, axis=(1, 2, 3)), g.layers[1].weight, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_layer_without_inputs_or_units():
   for shape in ((0, 3), (3, 0)):
     v = jnp.zeros(shape)
     assert weight_norm(v, weight_norm_init(v)).shape == shape
 
 
+@pytest.mark.thorough
 def test_scale_of_v_does_not_matter_and_its_gradient_is_orthogonal_to_it():
   """As in the paper: d / d v = g / |v| (I - v v^T / |v|^2) d / d w."""
   v, g = jax.random.normal(jax.random.key(0), (6, 3)), jnp.array([1.0, 2.0, 3.0])
@@ -53,6 +57,7 @@ def test_scale_of_v_does_not_matter_and_its_gradient_is_orthogonal_to_it():
   np.testing.assert_allclose(by_v, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_dead_unit_has_no_weights_and_finite_gradients():
   v = jnp.zeros((3, 2)).at[:, 0].set(1.0)
   loss = lambda v, g: weight_norm(v, g).sum() + weight_norm_init(v).sum()
@@ -66,6 +71,7 @@ def test_a_unit_of_nan_is_all_nan():
   np.testing.assert_array_equal(np.isnan(weight_norm(v, jnp.ones(2))), [[True, False]] * 3)
 
 
+@pytest.mark.thorough
 def test_any_scale():
   for scale in (1e-30, 1e30):
     v = scale * jax.random.normal(jax.random.key(0), (4, 3))

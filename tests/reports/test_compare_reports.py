@@ -43,6 +43,7 @@ def nll(skill, seed):
   return -predictions(skill, seed)[np.arange(400), LABELS].astype(float)
 
 
+@pytest.mark.thorough
 def test_differences_are_paired_and_as_scipy_has_them(folders, tmp_path):
   found = reports.compare({"a": folders["1.0 1"], "b": folders["2.0 1"]}, out=tmp_path)["differences"]["b"]
   less = nll(2.0, 1) - nll(1.0, 1)
@@ -60,6 +61,7 @@ def test_differences_are_paired_and_as_scipy_has_them(folders, tmp_path):
   assert json.loads((tmp_path / "report.json").read_text())["differences"]["b"]["calibration/nll"] == got
 
 
+@pytest.mark.thorough
 def test_p_values_are_corrected_as_by_holm(folders, tmp_path):
   found = reports.compare({"a": folders["1.0 1"], "b": folders["1.0 2"]}, out=tmp_path)["differences"]["b"]
   p = np.sort([each["p"] for each in found.values()])
@@ -71,6 +73,7 @@ def test_p_values_are_corrected_as_by_holm(folders, tmp_path):
   assert {each["p"] for each in same.values()} == {1.0}
 
 
+@pytest.mark.thorough
 def test_seeds_are_drawn_too(folders, tmp_path):
   pairs = {"a": [folders["1.0 1"], folders["1.0 2"]], "b": [folders["2.0 1"], folders["2.0 2"]]}
   found = reports.compare(pairs, out=tmp_path)["differences"]["b"]["calibration/nll"]
@@ -87,6 +90,7 @@ def test_seeds_are_drawn_too(folders, tmp_path):
   assert "mean of 2 seeds" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_other_examples_are_no_pairs(folders, tmp_path):
   jaxreg.report(predictions(1.0, 1)[:50], {"labels": LABELS[:50]}, out=tmp_path / "few", sections=("errors",))
   with pytest.raises(ValueError, match="must be of the same examples, key and sections; b differs from a"):
@@ -97,6 +101,7 @@ def test_other_examples_are_no_pairs(folders, tmp_path):
     reports.compare({"a": folders["1.0 1"]}, out=tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_a_card_continues_after_an_interruption(folders, tmp_path, monkeypatch):
   """Ctrl-C in the second section leaves a page with the first; the same call then makes the others only."""
   section = reports._report.OF_CLASSES["calibration"]

@@ -38,6 +38,7 @@ def card(folder):
   return jaxreg.report(LOG_PROBS, {"labels": LABELS}, held_out=held_out, out=folder)
 
 
+@pytest.mark.thorough
 def test_errors(card, folder):
   found = numbers(card, "errors")
   assert found["error"] == pytest.approx(1 - metrics.accuracy_score(LABELS, GUESSED))
@@ -61,6 +62,7 @@ def tempered(log_probs, temperature):
   return scaled - np.log(np.exp(scaled).sum(1, keepdims=True))
 
 
+@pytest.mark.thorough
 def test_calibration(card):
   found = numbers(card, "calibration")
   assert found["nll"] == pytest.approx(metrics.log_loss(LABELS, PROBS), rel=1e-5)
@@ -124,6 +126,7 @@ def test_predictions_alone_have_no_other_sections(card):
   assert {each["status"] for each in missing.values()} == {"unavailable"}
 
 
+@pytest.mark.thorough
 def test_residuals_and_intervals(tmp_path):
   targets = RNG.normal(size=400)
   predictions = np.stack([targets + RNG.normal(size=400) / 2, np.full(400, 0.2)], axis=1)
@@ -169,6 +172,7 @@ BY_EXAMPLE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BY_EXAMPLE)
 def test_intervals_of_statistics_are_those_of_scipy(name):
   """Each resample is made in NumPy; numbers that cannot be negative end at 0."""
@@ -181,6 +185,7 @@ def test_intervals_of_statistics_are_those_of_scipy(name):
   assert (got.low, got.high) == pytest.approx((low, want.high), abs=0.25 * (want.high - low))
 
 
+@pytest.mark.thorough
 def test_predicted_quantiles(tmp_path):
   levels = (0.1, 0.5, 0.9)
   quantiles = np.stack([TARGETS + RNG.normal(size=300) + shift for shift in (-1.3, 0.1, 1.2)], axis=1)
@@ -203,6 +208,7 @@ def test_predicted_quantiles(tmp_path):
   assert found["conformal_width"] == pytest.approx((high - low).mean() + 2 * margin, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_bootstrap_intervals_are_those_of_scipy():
   weights = resamples(0, 300, 4000)
   losses = -np.log(PROBS[np.arange(300), LABELS])
@@ -212,6 +218,7 @@ def test_bootstrap_intervals_are_those_of_scipy():
     assert (got.low, got.high) == pytest.approx(want, abs=0.1 * (want.high - want.low))
 
 
+@pytest.mark.thorough
 def test_interval_of_the_auroc_is_delongs():
   usual, other = RNG.integers(0, 9, 40).astype(float), RNG.integers(3, 12, 25).astype(float)
   found = ranked("", usual, other)

@@ -68,6 +68,7 @@ WEIGHTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 @pytest.mark.parametrize("parts", [1, 2, 4, SIZE])
 def test_the_parts_make_the_step_of_the_whole_batch(parts, weights):
@@ -90,6 +91,7 @@ def test_each_part_draws_its_own_noise():
   assert 0 <= min(draws) < 0.3 < 0.7 < max(draws) < 1
 
 
+@pytest.mark.thorough
 def test_on_eight_devices_it_is_the_same():
   mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
   batch = make_batch(WEIGHTS["fractions"])
@@ -102,6 +104,7 @@ def test_on_eight_devices_it_is_the_same():
   np.testing.assert_allclose(metrics["noise"][0], plain_metrics["noise"][0], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_moments_are_the_mean_of_those_of_the_parts():
   """BatchNorm's running mean after a step: 0.9 of the old and 0.1 of the mean over the parts."""
   norm = nn.BatchNorm(use_running_average=False, momentum=0.9)

@@ -67,6 +67,7 @@ def kernels():
   return [generator.normal(0, 0.3, shape).astype(np.float32) for shape in ((64, 8), (8, 8), (8, 10))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.thorough)])
 def test_one_network_in_four_forms_trains_to_the_same_numbers(kernels, precision):
   """From the same parameters, with noise, mixes of inputs and of features, and terms of both ends."""
@@ -99,6 +100,7 @@ def test_one_network_in_four_forms_trains_to_the_same_numbers(kernels, precision
       np.testing.assert_allclose(ours, theirs, **close)
 
 
+@pytest.mark.thorough
 def test_plain_functions_of_a_program_are_those_of_a_module():
   config = make_config("PLAIN")
   named = make("PLAIN")
@@ -124,6 +126,7 @@ def test_plain_functions_of_a_program_are_those_of_a_module():
   assert leaf_names(named.abstract.params["backbone"]) == ["0/0", "0/1", "1/0", "1/1"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Dropped", "HeldKeys", "EquinoxDropped"])
 def test_dropout_draws_from_the_key_of_the_pass_and_only_in_training(name):
   program = make(name)
@@ -142,6 +145,7 @@ def test_dropout_draws_from_the_key_of_the_pass_and_only_in_training(name):
     assert (one[:, ::2] != one[:, 1::2]).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ["NNXNet", "EquinoxNet"])
 def test_statistics_are_those_of_the_batch_in_float32(name, precision):
@@ -167,6 +171,7 @@ def test_statistics_are_those_of_the_batch_in_float32(name, precision):
   np.testing.assert_allclose(predictions, whole[:3], rtol=1e-5 if precision == "float32" else 0.05, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "fields",
   [
@@ -204,6 +209,7 @@ def test_other_ways_to_train(name, fields, tmp_path, no_figures, monkeypatch):
   ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_replicas_are_single_runs_and_a_stopped_run_continues_bit_by_bit(
   name, tmp_path, light_runs, monkeypatch
@@ -229,6 +235,7 @@ def test_replicas_are_single_runs_and_a_stopped_run_continues_bit_by_bit(
       np.testing.assert_allclose(vmapped[1], one[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*NOISY, "PLAIN"])
 def test_evaluate_and_load_give_it_back(name, tmp_path, light_runs):
   workdir, config = tmp_path / "run", make_config(name, **NOISY.get(name, {}))
@@ -258,6 +265,7 @@ def test_evaluate_and_load_give_it_back(name, tmp_path, light_runs):
   np.testing.assert_allclose(jax.nn.log_softmax(logits), predict(test.inputs), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_work_directory_imports_no_foreign_module(tmp_path, light_runs):
   train.train(make_config("PLAIN"), tmp_path / "run")
   module = sys.modules.pop("backbones")
@@ -268,6 +276,7 @@ def test_a_work_directory_imports_no_foreign_module(tmp_path, light_runs):
     sys.modules["backbones"] = module
 
 
+@pytest.mark.thorough
 def test_mistakes_are_one_line():
   with pytest.raises(
     train.RunError, match=r"^model\.name: Wide takes width from the data, .* a default, which"

@@ -35,6 +35,7 @@ def followed(average, params):
   return shown
 
 
+@pytest.mark.thorough
 def test_swa_is_the_mean_of_the_last_iterates():
   with jax.enable_x64(True):
     params = iterates(12)
@@ -47,6 +48,7 @@ def test_swa_is_the_mean_of_the_last_iterates():
       np.testing.assert_allclose(shown[last - 1][name], wanted, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_swa_of_a_run_made_longer_begins_again():
   params = jax.tree.map(np.float32, iterates(12))
   # The second begins its average at the same step, and takes others.
@@ -61,6 +63,7 @@ def test_swa_of_a_run_made_longer_begins_again():
       np.testing.assert_allclose(found, np.mean([params[step - 1][name] for step in own], axis=0), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_swag_has_the_iterates_of_swa_and_draws_around_their_mean():
   """Before the first iterate, a draw is the parameters themselves."""
   params = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
@@ -194,6 +197,7 @@ def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, light_runs, form
     assert results["replicas"]["test/error"][ensemble] == pytest.approx(error)
 
 
+@pytest.mark.thorough
 def test_the_averaged_teacher_has_the_averaged_statistics():
   """A network whose logits are `x (w + s)`, with a parameter `w` and a statistic `s`."""
 

@@ -194,6 +194,7 @@ def test_restoring_into_another_model_is_refused(pair):
     checkpoint.restore(pair, 20, abstract(other))
 
 
+@pytest.mark.thorough
 def test_the_latest_and_the_best_are_kept(tmp_path):
   errors = {1: 0.5, 2: 0.125, 3: 0.375, 4: 0.25, 5: 0.5, 6: 0.25}
   with open_checkpoints(tmp_path) as saved:
@@ -305,6 +306,7 @@ def cut_off(workdir):
   (workdir / "manifests" / f"{STEPS}.json").unlink()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("damage", "start", "warned"),
   [
@@ -334,6 +336,7 @@ def test_a_run_goes_on_from_what_is_whole_and_ends_bitwise_equal(
   assert good_steps(finished_copy) == good_steps(finished_run)
 
 
+@pytest.mark.thorough
 def test_load_and_evaluate_pass_over_a_damaged_checkpoint(finished_run, finished_copy):
   images = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1) % 17
   before = train.load(finished_run)(images)
@@ -346,6 +349,7 @@ def test_load_and_evaluate_pass_over_a_damaged_checkpoint(finished_run, finished
   assert runs.snapshot(finished_copy) == snapshot
 
 
+@pytest.mark.thorough
 def test_no_good_checkpoint_is_said(finished_copy):
   damage_all(finished_copy)
   with pytest.raises(train.RunError, match="has no good checkpoint"):

@@ -70,6 +70,7 @@ def test_an_exploded_validation_loss_is_told_once(losses, told):
     assert "optimizer.learning_rate" in line
 
 
+@pytest.mark.thorough
 def test_a_run_whose_validation_loss_explodes_is_told(tmp_path, capfd, light_runs):
   fields = {"method.name": "softmax", "optimizer.name": "sgd", "optimizer.learning_rate": 300.0, "epochs": 1}
   train.train(runs.make_config(fields), tmp_path)

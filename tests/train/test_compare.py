@@ -36,6 +36,7 @@ def read(folder, name="results.json"):
   return runs.table(folder / name)
 
 
+@pytest.mark.thorough
 def test_the_setting_is_chosen_on_the_validation_split(compared):
   table = read(compared, "compare.json")["rows"]
   assert table["softmax"]["setting"] == {}
@@ -56,6 +57,7 @@ def test_the_setting_is_chosen_on_the_validation_split(compared):
     assert read(folder, "config.json")["replicas"] == 3
 
 
+@pytest.mark.thorough
 def test_means_intervals_and_paired_differences(compared):
   table = read(compared, "compare.json")["rows"]
   (softmax,) = (compared / "rows").glob("softmax-*")

@@ -238,6 +238,7 @@ def test_mnist_per_class(data_dir):
   assert (data.num_classes, data.scale, data.train.inputs.shape[1:]) == (10, 255.0, (28, 28, 1))
 
 
+@pytest.mark.thorough
 def test_mnist_asking_for_too_many_of_a_class(data_dir):
   # 5421 fives: 2710 for training and as many for validation.
   with pytest.raises(train.RunError, match=r"data\.idx\.per_class: got 2711, at most 2710 are allowed"):
@@ -283,6 +284,7 @@ def test_a_damaged_idx_file_is_named(idx_folder, part, damage, message):
   assert ("give the folder with the four" in str(refused.value)) == (message == "has no ")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("promised", [(60, 5, 4), (2**16, 2**12, 2**12)])
 def test_no_more_is_unpacked_than_the_header_promises(tmp_path, promised):
   """A small file that unpacks to 128 MB: more than its header promises, or less than that one promises."""
@@ -558,6 +560,7 @@ def test_a_source_of_ones_own_is_told_too():
   assert line == "the inputs are pixels up to 255, and nothing divides them; give its Dataset the scale=255"
 
 
+@pytest.mark.thorough
 def test_standardised_inputs_reach_the_network_so(tmp_path):
   """The network sees (x / scale - mean) / std, with the training split's moments, and the run predicts so."""
   x = X.astype(np.float64) * [1, 0, 300] + [0, 4, 1000]

@@ -90,6 +90,7 @@ def test_losses_are_those_of_one_device(devices):
   assert theirs[0] - theirs[-1] > 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["vmap", "loop"])
 def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form):
   """A batch is spread over the threads of the CPU, which hangs where every device waits in one of them."""

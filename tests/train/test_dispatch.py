@@ -88,6 +88,7 @@ def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, disp
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "several"))
 
 
+@pytest.mark.thorough
 def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch, light_runs):
   original = recorder.to_host
 
@@ -104,6 +105,7 @@ def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch, lig
     train.train(config, tmp_path / "run")
 
 
+@pytest.mark.thorough
 def test_how_many_steps_a_dispatch_makes(monkeypatch):
   assert steps_per_dispatch(runs.make_config()) == 1
   assert steps_per_dispatch(runs.make_config({"steps_per_dispatch": 5})) == 5

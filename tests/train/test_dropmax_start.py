@@ -50,12 +50,14 @@ def move_of_the_residual_logits(config, classes, *, residual_kernel=1.0):
   return np.asarray(move(params)).mean(axis=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "classes"), CONFIG_FILES)
 def test_the_first_step_moves_no_residual_logit_far(name, classes):
   config = cli.parse(["--config", f"{CONFIGS}/{name}.py"], CONFIGS).config
   assert np.abs(move_of_the_residual_logits(config, classes)).max() < 1
 
 
+@pytest.mark.thorough
 def test_the_appendix_alone_shuts_every_mask_in_one_step():
   """Zero biases, an auxiliary target of 1 in 10 and features that are not centred: every logit falls by 8."""
   config = cli.parse(["--config", f"{CONFIGS}/dropmax_cifar10.py"], CONFIGS).config

@@ -52,6 +52,7 @@ def test_the_loss_is_a_weighted_mean(scheme, weights):
   assert got["accuracy"] == pytest.approx((batch["weights"] * right).sum() / batch["weights"].sum(), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_limit_and_mixed_labels():
   batch = runs.digits_batch(24)
   got, log_probs = stepped(batch, **{"method.class_weights": "inverse", "method.class_weights_limit": 1.25})
@@ -66,6 +67,7 @@ def test_a_limit_and_mixed_labels():
   assert got["nll"] == pytest.approx((each * -(soft * log_probs).sum(-1)).sum() / each.sum(), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_evaluation_counts_all_examples_alike():
   data, batch = sources.digits().limited(128), runs.digits_batch(24)
   found = []
@@ -94,6 +96,7 @@ def test_balanced_epochs_draw_each_class_alike():
   np.testing.assert_array_equal(order(0, 3), Balanced(LABELS)(0, 3))
 
 
+@pytest.mark.thorough
 def test_a_balanced_run_is_resumed_to_the_same_bits(tmp_path, light_runs):
   fields = {**QUIET, "data.balanced": True, "method.class_weights": "sqrt", "epochs": 3, "replicas": 2}
   train.train(runs.make_config(fields), tmp_path / "whole")
@@ -139,6 +142,7 @@ def weighted_file(path, weights, *, rows=slice(None)):
   return str(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("resident_gib", [4.0, 0.0])
 def test_examples_of_weight_0_or_2_are_left_out_or_doubled(tmp_path, light_runs, resident_gib):
   """Gradient descent on the whole set: weights of an npz file against a file with other rows."""
@@ -161,6 +165,7 @@ def test_examples_of_weight_0_or_2_are_left_out_or_doubled(tmp_path, light_runs,
   runs.assert_near(ends["weighted"], ends["rows"], 1e-5)
 
 
+@pytest.mark.thorough
 def test_evaluation_does_not_read_the_weights(tmp_path, light_runs):
   weights = np.where(np.arange(48) == 0, 1.0, 1e-3)
   fields = {

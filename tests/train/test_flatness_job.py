@@ -115,6 +115,7 @@ def test_a_dense_layer_is_found_and_agrees_with_the_generic_way(analysed):
   np.testing.assert_allclose(np.trace(few), np.trace(many), rtol=0.1)
 
 
+@pytest.mark.thorough
 def test_the_layers_are_the_blocks_of_the_hessian_and_are_kept(tmp_path, no_figures, monkeypatch):
   """Of a network whose first layer is left out; a second job, as after an interruption, computes nothing."""
   fields = {
@@ -200,6 +201,7 @@ def test_tokens_count_alike_in_whatever_part():
   assert (first + 3 * rest) / 4 == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_layer_and_the_loss_are_made_in_full_precision():
   """Of what the network gives by an accelerator's default, the analyses would have three digits."""
   seen = []
@@ -311,6 +313,7 @@ def noises(entry):
   return {"flatness.alignment.noises": (entry,)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
@@ -408,6 +411,7 @@ def test_where_nothing_varies_is_told_before_the_analyses(on_a_file):
     analyse(**sampled)
 
 
+@pytest.mark.thorough
 def test_each_direction_is_measured_once_and_saved_soon(tmp_path):
   """A direction of a whole network may take a minute, so a block has few."""
   blocks = []

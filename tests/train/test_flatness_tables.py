@@ -51,6 +51,7 @@ def test_the_isotropic_control_has_the_total_variance_of_the_samples():
   assert abs(np.corrcoef(control.T) - np.eye(3)).max() < 4 / np.sqrt(4000)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("analysis", ["variance_flatness", "projected_variance"])
 def test_fits_leave_out_rounding_errors(monkeypatch, analysis):
   """Six points on a power law, and four below the tolerance that are far from it."""
@@ -79,6 +80,7 @@ def test_fits_leave_out_rounding_errors(monkeypatch, analysis):
   assert fits["slope"] == pytest.approx(-2 if analysis == "variance_flatness" else -0.5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("activation", "by"), [(jax.nn.relu, "jacobians"), (jnp.tanh, "products")])
 def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activation, by):
   """Of the first of two layers, used at two positions; checked against JAX's own."""

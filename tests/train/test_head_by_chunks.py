@@ -41,6 +41,7 @@ def close(found, expected, tol=1e-5):
     np.testing.assert_allclose(a, b, rtol=tol, atol=tol)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "name",
   ["label_smoothing", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("focal", "cosface"))],
@@ -64,11 +65,13 @@ def test_dropmax_has_the_means_of_its_random_terms(text_folder):
     np.testing.assert_allclose(found[name][0], expected[name][0], rtol=0.2, atol=1e-3, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_evaluation_is_that_of_all_logits(text_folder):
   whole, chunked, state, batch = programs(text_folder)
   close(jax.jit(chunked.eval_step)(state, batch, 0), jax.jit(whole.eval_step)(state, batch, 0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [pytest.param("Auto", marks=pytest.mark.thorough), "Explicit"])
 def test_examples_and_classes_split_over_devices(kind, text_folder):
   whole, chunked, state, batch = programs(text_folder)
@@ -98,6 +101,7 @@ def test_the_curvature_of_the_flatness_job_is_that_of_all_logits(text_folder):
   close(found(vector), expected(vector))
 
 
+@pytest.mark.thorough
 def test_neither_step_nor_evaluation_has_all_logits():
   """Memory of a vocabulary of 4096 and 2048 labels; all logits are 32 MiB."""
   config = runs.make_config(

@@ -45,6 +45,7 @@ ODD = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in ODD for value in ODD[field]])
 def test_odd_fields_of_a_configuration(finished_copy, field, value):
   change(finished_copy / "config.json", **{field: value})
@@ -52,6 +53,7 @@ def test_odd_fields_of_a_configuration(finished_copy, field, value):
   is_refused(lambda: cli.parse(["evaluate", "--workdir", str(finished_copy)], runs.ROOT / "configs"))
 
 
+@pytest.mark.thorough
 def test_options_that_nothing_reads_do_not_matter(finished_copy):
   change(finished_copy / "config.json", **{"optimizer.nothing.inner": [1], "augment.nothing.x": [["evil:X"]]})
   assert train.load(finished_copy).step == 24
@@ -82,12 +84,14 @@ DATA = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in DATA for value in DATA[field]])
 def test_odd_fields_of_the_description_of_the_data(finished_copy, field, value):
   change(finished_copy / "data.json", **{field: value})
   is_refused(lambda: train.load(finished_copy), "data.json", f"its {field} is wrong")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["²", "٣", "007", "-1", "1e3", "3 "])
 def test_a_folder_that_is_named_almost_as_a_step(finished_copy, name):
   (finished_copy / "checkpoints" / name).mkdir()
@@ -95,6 +99,7 @@ def test_a_folder_that_is_named_almost_as_a_step(finished_copy, name):
   assert train.load(finished_copy).step == 24
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("metrics", [{}, {"val/nll": 0.5}, {"x": 1}])
 def test_a_manifest_without_the_metric_that_chooses(finished_copy, light_runs, metrics):
   steps = manifest.good_steps(finished_copy)
@@ -108,11 +113,13 @@ def test_a_manifest_without_the_metric_that_chooses(finished_copy, light_runs, m
   is_refused(lambda: train.evaluate(config, finished_copy), "no checkpoint yet that was measured")
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_shape(finished_copy):
   change(finished_copy / "config.json", **{"model.MLP.widths": [9, 9, 9]})
   is_refused(lambda: train.load(finished_copy), "does not fit this configuration")
 
 
+@pytest.mark.thorough
 def test_many_fields_that_differ_are_not_all_listed(finished_copy, light_runs):
   fields = {
     field: value for field, value in train.flatten(runs.make_config()).items() if type(value) is float
@@ -121,6 +128,7 @@ def test_many_fields_that_differ_are_not_all_listed(finished_copy, light_runs):
   is_refused(lambda: train.evaluate(runs.make_config({"job": "evaluate"}), finished_copy), "more differ")
 
 
+@pytest.mark.thorough
 def test_files_that_are_removed_under_a_run(tmp_path, light_runs, monkeypatch, capsys):
   """Without them, nothing could read the checkpoints."""
   workdir = tmp_path / "run"

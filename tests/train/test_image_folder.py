@@ -313,6 +313,7 @@ def flags(folder, *more):
   return [*given, "--config.batch_size=8", *more]
 
 
+@pytest.mark.thorough
 def test_the_command_takes_the_flags_of_a_training_run(folder, tmp_path):
   plain = cli.parse(flags(folder, "--workdir", str(tmp_path / "run")), runs.ROOT / "configs")
   call = cli.parse(["check-data", *flags(folder, "--workdir", str(tmp_path / "run"))], runs.ROOT / "configs")
@@ -334,6 +335,7 @@ def test_good_data_are_counted_and_nothing_is_written(folder, tmp_path):
   assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_images_that_would_end_a_run_end_the_job(folder, tmp_path, capsys):
   files = damage(folder, "train/cat/003.png", "val/dog/002.PNG")
   with pytest.raises(

@@ -75,6 +75,7 @@ def run_job(tmp_path_factory, light_module):
   return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "name",
   [pytest.param(name, marks=getattr(pytest.mark, MARKS[name]) if name in MARKS else ()) for name in JOBS],
@@ -113,6 +114,7 @@ def test_arrays_that_are_kept(tmp_path, odd):
   assert not (tmp_path / "a.npz").is_symlink()
 
 
+@pytest.mark.thorough
 def test_a_file_that_a_link_names_is_left_alone(tmp_path, light_runs):
   (tmp_path / "mine").write_text("precious")
   (tmp_path / "run" / "figures").mkdir(parents=True)

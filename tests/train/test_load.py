@@ -41,6 +41,7 @@ def images():
   return sources.digits().test.inputs[:6]
 
 
+@pytest.mark.thorough
 def test_predictions_are_those_of_the_evaluation(finished_run, predict):
   digits = sources.digits().limited(128)
   for name in ("val", "test"):
@@ -53,6 +54,7 @@ def test_predictions_are_those_of_the_evaluation(finished_run, predict):
     np.testing.assert_allclose(nll, results(finished_run)[f"{name}/nll"], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_predictions_are_deterministic_and_by_example(finished_run, predict, images):
   np.testing.assert_array_equal(predict(images), train.load(str(finished_run))(images))
   np.testing.assert_allclose(predict(images)[2:4], predict(images[2:4]), rtol=1e-5)
@@ -83,6 +85,7 @@ def test_inputs_of_another_shape_are_refused(predict, shape):
   assert str(shape) in str(refused.value)
 
 
+@pytest.mark.thorough
 def test_the_best_checkpoint(finished_run, light_runs):
   steps = manifest.good_steps(finished_run)
   errors = {step: values["val/error"] for step, values in steps.items()}
@@ -108,6 +111,7 @@ def test_the_best_of_none_that_was_measured_is_refused(finished_copy, monkeypatc
     train.load(finished_copy, checkpoint="best")
 
 
+@pytest.mark.thorough
 def test_evaluation_of_the_latest_is_that_of_training(finished_run, light_runs):
   evaluated = train.evaluate(runs.make_config({"job": "evaluate"}), finished_run)
   expected = {k: v for k, v in results(finished_run).items() if k == "step" or k.startswith("test/")}
@@ -172,6 +176,7 @@ def test_further_measures(finished_run, light_runs):
   assert all(word in told for word in ("MCE", "adaptive ECE", "at temperature", "conformal sets", "aps sets"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
@@ -197,6 +202,7 @@ def test_a_test_split_that_is_the_validation_split_is_refused():
     measures.further_measures(run, "test", ("mce", "conformal"), alpha=0.1, laplace={})
 
 
+@pytest.mark.thorough
 def test_laplace_of_the_last_layer(tmp_path):
   """Oracle: NumPy with the whole covariance of the weights, from the run's parameters."""
   fields = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "epochs": 3}
@@ -305,6 +311,7 @@ def test_images_from_elsewhere_are_stored_as_the_data(dtype, scale):
   assert len(out_of_distribution._digits(inputs, scale)) == 1797
 
 
+@pytest.mark.thorough
 def test_the_checkpoint_of_a_step(finished_run):
   steps = manifest.good_steps(finished_run)
   val = sources.digits().limited(128).val
@@ -316,6 +323,7 @@ def test_the_checkpoint_of_a_step(finished_run):
     train.load(finished_run, checkpoint=7)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, monkeypatch):
   """As a training run beside deletes it: the next is read. One that is whole and does not fit is told."""
   *_, before, last = sorted(manifest.good_steps(finished_copy))
@@ -341,12 +349,14 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, mo
     train.evaluate(config, finished_copy)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("replica", [-1, 1, 0.5, "0", None])
 def test_another_replica_is_refused(finished_run, replica):
   with pytest.raises(train.RunError, match=r"^replica: must be an integer of at least 0 and below 1, got "):
     train.load(finished_run, replica=replica)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("checkpoint", ["newest", "", 2.5, None, True])
 def test_another_name_of_a_checkpoint_is_refused(finished_run, checkpoint):
   with pytest.raises(train.RunError, match="must be 'latest', 'best' or a step, got "):
@@ -367,6 +377,7 @@ def test_a_damaged_work_directory_is_refused(finished_copy, name):
     train.load(finished_copy)
 
 
+@pytest.mark.thorough
 def test_a_batch_size_that_the_devices_here_cannot_share_is_no_obstacle(predict, images, finished_copy):
   """Trained with one device in batches of 20, say; predicting needs no batches."""
   file = finished_copy / "config.json"
@@ -384,6 +395,7 @@ def sampling_copy(finished_copy):
   return finished_copy
 
 
+@pytest.mark.thorough
 def test_sampled_predictions_are_those_of_their_key(predict, images, sampling_copy):
   """Without a key, the run's own key gives the same predictions every time."""
   sample = train.load(sampling_copy)

@@ -21,6 +21,7 @@ from jaxreg.train.run.workdir import FORMAT
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
 
+@pytest.mark.thorough
 def test_what_a_run_leaves_behind(finished_copy, asked_figures):
   ((_, *arguments),) = asked_figures
   save_figures(finished_copy, *arguments)
@@ -65,6 +66,7 @@ def test_the_figure_of_terms_has_the_regularizers(tmp_path, light_runs, monkeypa
   assert asked == [("nll", "l2", "l1")]
 
 
+@pytest.mark.thorough
 def test_tensorboard_has_the_scalars(finished_run):
   (file,) = (finished_run / "tensorboard").glob("events.out.tfevents.*")
   content = file.read_bytes()

@@ -18,6 +18,7 @@ def built(**fields):
   return build(runs.make_config({**FIELDS, **fields}), sources.digits().describe())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layer", ["backbone", "head"])
 def test_the_inputs_of_the_drawn_layer_are_mixed(layer):
   program = built(**{"augment.manifold_mixup.layers": ("backbone", "head")})
@@ -37,6 +38,7 @@ def test_the_inputs_of_the_drawn_layer_are_mixed(layer):
   np.testing.assert_allclose(outputs["logits"], logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_it_trains_beside_terms_that_look_again():
   program = built(**{"regularizers.names": ("r_drop", "fgsm", "l1_activity"), "model.MLP.dropout_rate": 0.5})
   _, metrics = jax.jit(program.train_step)(jax.jit(program.init)(0), runs.digits_batch(32))

@@ -25,6 +25,7 @@ def evaluated(**fields):
   return built, state, batch, jax.device_get(jax.jit(built.eval_step)(state, batch, 3))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("combine", ["arithmetic", "geometric"])
 def test_it_is_the_mean_of_the_draws_probabilities(combine):
   fields = {"evaluate.mc_samples": 5, "evaluate.combine": combine}
@@ -45,6 +46,7 @@ def test_it_is_the_mean_of_the_draws_probabilities(combine):
   assert metrics["error"][0] == (mean.argmax(axis=-1) != batch["labels"]).sum()
 
 
+@pytest.mark.thorough
 def test_without_noise_it_is_the_plain_prediction():
   silent = {"model.MLP.dropout_rate": 0.0}
   plain = evaluated(**silent, **{"evaluate.combine": "weight_scaling"})[-1]
@@ -52,6 +54,7 @@ def test_without_noise_it_is_the_plain_prediction():
   np.testing.assert_allclose(sampled["nll"], plain["nll"], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_mirror_is_the_mean_with_the_mirror_images():
   built, state, batch, metrics = evaluated(**{"evaluate.mirror": True})
   exps = []
@@ -81,6 +84,7 @@ def test_laplace_is_of_the_image_alone():
     check(runs.make_config({"evaluate.mirror": True, "evaluate.measures": ("laplace",)}))
 
 
+@pytest.mark.thorough
 def test_batch_norm_cannot_be_held():
   fields = {"evaluate.mc_samples": 2, "model.name": "CifarResNet", "model.CifarResNet.depth": 8}
   data = dataclasses.replace(sources.digits().describe(), input_shape=(32, 32, 3))

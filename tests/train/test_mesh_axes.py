@@ -51,6 +51,7 @@ def assert_same(make, tmp_path):
     np.testing.assert_allclose(explicit, auto, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "devices", [pytest.param(n, marks=() if n == 2 else pytest.mark.thorough) for n in (1, 2, 8)]
 )
@@ -96,6 +97,7 @@ def test_the_mesh_is_as_the_field_says():
   assert mesh.shape == make_mesh().shape
 
 
+@pytest.mark.thorough
 def test_a_run_is_resumed_and_evaluated_on_other_axes(tmp_path, no_figures, monkeypatch):
   runs.on_devices(monkeypatch, 2)
   whole = trained(runs.make_config({**MLP, **SHORT}), tmp_path / "whole")

@@ -49,6 +49,7 @@ def streamed(batch_size, log_probs, labels):
   return averaged(summarize(total, "val"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch_size", [103, 16, 100, 7])
 def test_batches_with_a_padded_last_one_merge_exactly(batch_size):
   expected = pooled(*predictions())

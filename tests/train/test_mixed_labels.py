@@ -41,6 +41,7 @@ def losses_of_classes(name, logits):
   return np.stack([of_class(labels) for labels in every], -1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("name", "mixed_from", "most_labels"),
   [

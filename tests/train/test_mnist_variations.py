@@ -47,6 +47,7 @@ def test_the_background_is_uniform_noise_behind_the_digit(split):
   assert (on == 200).mean() == pytest.approx(201 / 256, abs=0.03)
 
 
+@pytest.mark.thorough
 def test_mnist_varies_always_alike_and_keeps_its_labels(data_dir):
   plain = sources.idx(path=str(data_dir / "mnist"), per_class=10)
   one, two = (

@@ -51,6 +51,7 @@ def surprise(logits, labels):
   return np.where(labels == 1, np.logaddexp(0, -z), np.logaddexp(0, z))
 
 
+@pytest.mark.thorough
 def test_the_loss_is_the_mean_over_the_labels_that_are_known():
   labels = DATA.train.labels[:32].astype(np.int32)
   labels[::3, 1] = -1
@@ -66,6 +67,7 @@ def test_the_loss_is_the_mean_over_the_labels_that_are_known():
   assert stepped(changed)[0]["loss"] == got["loss"]
 
 
+@pytest.mark.thorough
 def test_mixed_labels_have_the_mean_of_both_losses():
   batch = {"inputs": DATA.train.inputs[:32], "labels": DATA.train.labels[:32].astype(np.int32)}
   shares = np.random.default_rng(0).dirichlet([1, 1], (32, 4)).astype(np.float32)
@@ -83,6 +85,7 @@ def trained(tmp_path_factory, light_module):
   return workdir
 
 
+@pytest.mark.thorough
 def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   """scikit-learn's own sums over several labels, and a search of all thresholds."""
   config = runs.make_config({**FIELDS, "job": "evaluate", "evaluate.measures": MEASURES})
@@ -118,6 +121,7 @@ def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   assert all(word in told for word in ("AUROC", "average precision", "F1: ", "F1, tuned", "conformal_risk"))
 
 
+@pytest.mark.thorough
 def test_a_run_is_resumed_to_the_same_bits(trained, light_runs, tmp_path):
   train.train(runs.make_config({**FIELDS, "epochs": 2}), tmp_path)
   assert max(manifest.good_steps(tmp_path)) == 8
@@ -185,6 +189,7 @@ def test_methods_that_do_not_fit_are_refused(fields, message):
     build(config, data.describe())
 
 
+@pytest.mark.thorough
 def test_measures_of_ten_classes_are_refused(finished_run, light_runs):
   with pytest.raises(train.RunError, match="f1 needs labels that are no or yes, got 10 classes"):
     train.evaluate(runs.make_config({"job": "evaluate", "evaluate.measures": ("f1",)}), finished_run)
@@ -214,6 +219,7 @@ def test_one_label_an_example(tmp_path, light_runs):
   assert found["test/auroc_micro"] == found["test/auroc_macro"]
 
 
+@pytest.mark.thorough
 def test_laplace_needs_one_label(trained, light_runs):
   config = runs.make_config({**FIELDS, "job": "evaluate", "evaluate.measures": ("laplace",)})
   with pytest.raises(train.RunError, match=r"laplace needs labels \[n\], got \(128, 4\)"):

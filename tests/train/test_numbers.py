@@ -74,6 +74,7 @@ def surprise(name, outputs, y):
   return -stats.norm.logpdf(y, f, std)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", METHODS)
 def test_the_loss_is_the_mean_over_weighted_examples(name):
   labels, weights = DATA.train.labels[:32], np.float32(np.arange(32) % 3)
@@ -123,6 +124,7 @@ def test_unknown_targets_have_no_effect(name):
   assert broken["loss"] == pytest.approx(left["loss"], rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_metrics_are_those_of_scikit_learn():
   rng = np.random.default_rng(1)
   labels, means = rng.normal(50, 7, (200, 2)), rng.normal(50, 7, (200, 2))
@@ -186,6 +188,7 @@ def trained(tmp_path_factory, light_module):
   return workdir
 
 
+@pytest.mark.thorough
 def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   config = runs.make_config({**FIELDS, "job": "evaluate", "evaluate.measures": ("conformal", "laplace")})
   found = train.evaluate(config, trained)
@@ -314,6 +317,7 @@ def test_labels_that_are_not_finite_are_told():
     broken.checked()
 
 
+@pytest.mark.thorough
 def test_a_program_for_a_loop_of_ones_own():
   config = runs.make_config({**FIELDS, "data.name": "digits"})
   given = {"input_shape": (10,), "num_classes": 0, "num_examples": 264}

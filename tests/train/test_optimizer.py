@@ -264,6 +264,7 @@ def test_unbalanced_networks_are_the_same_function():
     assert np.log(np.abs(ratio)).std() > 0.5
 
 
+@pytest.mark.thorough
 def test_path_sgd_of_the_trainer_is_that_of_its_network():
   """On its logits, without dropout, from an input of ones."""
   config = runs.make_config(
@@ -297,6 +298,7 @@ def test_path_sgd_of_the_trainer_is_that_of_its_network():
     np.testing.assert_allclose(got, -rate * want, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("fields", "match"),
   [
@@ -319,6 +321,7 @@ def test_refusals_of_optimizers(fields, match):
     build(config, data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("name", "options", "wrapper"),
   [

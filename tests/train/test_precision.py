@@ -73,6 +73,7 @@ def batch():
   }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float32", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("model", CASES)
 def test_layers_compute_in_it(model, precision):
@@ -83,6 +84,7 @@ def test_layers_compute_in_it(model, precision):
   assert set(found) == {(precision, precision)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", CASES)
 def test_what_is_kept_and_what_is_lost_is_float32(model):
   built = program(model, "bfloat16")
@@ -121,6 +123,7 @@ MOVES = ("broadcast_in_dim", "reshape", "select_n", "stop_gradient", "transpose"
 CALLS = ("custom_vjp_call", "jit", "pjit", "scan")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", REGISTRY["method"])
 def test_losses_and_predictions_begin_by_widening(method):
   """Metrics are cast to the dtype of the weights, and would not show a loss made in bfloat16."""

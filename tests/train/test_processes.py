@@ -133,6 +133,7 @@ def test_processes_that_cannot_meet_are_told(calls, monkeypatch):
     processes.start("host:1", 2, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("launch", [(2, 0), (2, 1)])
 def test_processes_that_do_not_come_are_told_in_one_line(launch):
   number, index = launch

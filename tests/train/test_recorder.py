@@ -127,6 +127,7 @@ def test_the_largest_value_of_each_part(value, expected):
   np.testing.assert_equal(found["opt_state"], [0, 0])
 
 
+@pytest.mark.thorough
 def test_a_run_whose_loss_explodes_stops_and_keeps_its_last_good_checkpoint(tmp_path, light_runs):
   """One epoch at a rate of 0.1, then 1e30."""
   config = runs.make_config(
@@ -155,6 +156,7 @@ def test_a_run_whose_loss_explodes_stops_and_keeps_its_last_good_checkpoint(tmp_
   assert np.allclose(np.exp(log_probs).sum(-1), 1, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_parameters_that_are_not_finite_are_not_saved(tmp_path, light_runs):
   """The loss of the last step is that of the parameters before it: an update that overflows is seen here."""
   fields = {"optimizer.name": "sgd", "optimizer.learning_rate": 1e38, "method.name": "softmax", "epochs": 1}

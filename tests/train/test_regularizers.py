@@ -52,6 +52,7 @@ def stepped(*names, accumulate=1, axis=False):
   return jax.device_get((state.params, after.params, metrics))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "how",
   [
@@ -80,6 +81,7 @@ def test_the_penalty_is_added_once(how):
   assert metrics["loss"][0] / count == pytest.approx(without["loss"][0] / count + total / count, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_every_one_reaches_the_step():
   _, _, metrics = stepped(*PENALTIES)
   values = {name: float(metrics[name][0] / metrics[name][1]) for name in PENALTIES}
@@ -90,6 +92,7 @@ def test_every_one_reaches_the_step():
   assert metrics["loss"][0] / metrics["loss"][1] == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_mask_is_that_of_the_config():
   fields = {"regularizers.names": ("l1",), "regularizers.mask": "everything", "method.name": "softmax"}
   built = build(runs.make_config(fields), sources.digits().describe())

@@ -32,6 +32,7 @@ def report(trained, **fields):
   return config, train.report(config, trained / "run")
 
 
+@pytest.mark.thorough
 def test_a_card_has_the_numbers_of_the_evaluation(trained):
   config, results = report(trained)
   evaluated = train.evaluate(runs.make_config({**FIELDS, "job": "evaluate"}), trained / "run")
@@ -43,6 +44,7 @@ def test_a_card_has_the_numbers_of_the_evaluation(trained):
   assert train.summary(results, config, trained / "run").splitlines() == ["2 sections", page]
 
 
+@pytest.mark.thorough
 def test_the_noise_and_the_loss_are_those_of_the_training(trained):
   report(trained, report__sections=("noise", "flatness"), report__minutes=0.05)
   card = json.loads((trained / "run" / "report" / "report.json").read_text())["sections"]
@@ -51,6 +53,7 @@ def test_the_noise_and_the_loss_are_those_of_the_training(trained):
   assert card["flatness"]["numbers"]["loss"]["value"] > 0
 
 
+@pytest.mark.thorough
 def test_another_run_beside_it(trained):
   _, results = report(trained, report__against=(str(trained / "other"),))
   comparison, card = results["pages"]
@@ -107,6 +110,7 @@ def test_ctrl_c_leaves_a_page_and_the_same_command_continues(trained):
   assert {each["status"] for each in after.values()} == {"done"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("flags", "against"),
   [

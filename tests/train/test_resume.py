@@ -48,6 +48,7 @@ def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch
   assert ours == theirs
 
 
+@pytest.mark.thorough
 def test_told_while_it_waits_for_a_save_it_makes_no_step_more(tmp_path, monkeypatch):
   write_manifest, written = checkpoint.write_manifest, []
 
@@ -64,6 +65,7 @@ def test_told_while_it_waits_for_a_save_it_makes_no_step_more(tmp_path, monkeypa
   assert runs.records(tmp_path / "run")[-1]["step"] == step
 
 
+@pytest.mark.thorough
 def test_ctrl_c_saves_too(tmp_path, monkeypatch):
   runs.interrupt_at(monkeypatch, 2, signal.SIGINT)
   with pytest.raises(train.Interrupted) as stopped:
@@ -72,6 +74,7 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
   assert list(manifest.good_steps(tmp_path / "run")) == [2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wait", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_step_waits_for_the_checkpoint_before_it(finished_run, tmp_path, monkeypatch, wait):
   """A kill then loses no more than the steps between two saves; beside the training, up to twice as many."""
@@ -170,6 +173,7 @@ def test_more_epochs_continue_as_one_go_and_say_so(finished_run, tmp_path, capsy
   assert runs.table(workdir / "config.json")["epochs"] == 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("field", "old", "new"),
   [

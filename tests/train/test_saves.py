@@ -33,6 +33,7 @@ def before_step(monkeypatch, step, call):
   monkeypatch.setattr(batches, "batch_indices", batch_indices)
 
 
+@pytest.mark.thorough
 def test_by_steps(tmp_path, monkeypatch):
   saved = []
   save = checkpoint.Checkpoints.save
@@ -74,6 +75,7 @@ def test_the_clock_makes_a_run_save(tmp_path):
   assert sorted(manifest.good_steps(tmp_path / "run")) == list(range(1, 9))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
 def test_on_signals(tmp_path, monkeypatch, number):
   runs.interrupt_at(monkeypatch, 5, number)
@@ -83,6 +85,7 @@ def test_on_signals(tmp_path, monkeypatch, number):
   assert max(manifest.good_steps(tmp_path / "run")) == 5
 
 
+@pytest.mark.thorough
 def test_an_error_of_the_loop_saves_the_state_before(finished_run, tmp_path, monkeypatch):
   def fail():
     raise ZeroDivisionError("of a user's data")
@@ -96,6 +99,7 @@ def test_an_error_of_the_loop_saves_the_state_before(finished_run, tmp_path, mon
   runs.assert_bitwise(runs.final_state(tmp_path / "run"), runs.final_state(finished_run))
 
 
+@pytest.mark.thorough
 def test_an_error_after_a_state_that_is_not_finite_saves_nothing(tmp_path, monkeypatch):
   config = runs.make_config({**SELDOM, "optimizer.name": "sgd", "optimizer.learning_rate": 1e30})
 
@@ -108,6 +112,7 @@ def test_an_error_after_a_state_that_is_not_finite_saves_nothing(tmp_path, monke
   assert not manifest.good_steps(tmp_path / "run")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("step", "moved"), [(2, True), pytest.param(6, False, marks=pytest.mark.thorough)])
 def test_a_folder_that_is_removed_or_moved_ends_the_run(tmp_path, monkeypatch, step, moved):
   """Before the first save and after it; the same command can begin anew, and a moved run goes on."""
@@ -124,6 +129,7 @@ def test_a_folder_that_is_removed_or_moved_ends_the_run(tmp_path, monkeypatch, s
     assert train.train(config, workdir)["step"] == 8
 
 
+@pytest.mark.thorough
 def test_a_folder_that_is_removed_in_a_save_is_not_made_anew(tmp_path, monkeypatch):
   workdir = tmp_path / "run"
   response = type("Response", (), {"result": lambda self: None})

@@ -33,6 +33,7 @@ def test_no_flipped_bit_of_a_record_passes_for_another_value():
   assert read.count(None) > 0.9 * len(read)
 
 
+@pytest.mark.thorough
 def test_no_flipped_bit_of_the_results_passes_for_another_value(tmp_path):
   results = {"step": 12, "test/error": 0.0625, "replicas": {"seed": [0, 1], "test/error": [0.0625, 0.0625]}}
   file = tmp_path / "results.json"
@@ -74,6 +75,7 @@ def test_a_flipped_scale_is_refused(finished_copy):
     train.load(finished_copy)
 
 
+@pytest.mark.thorough
 def test_a_flipped_result_is_not_reported(finished_copy):
   error = runs.table(finished_copy / "results.json")["test/error"]
   change(finished_copy / "results.json", f'"test/error": {error}', '"test/error": 0.0')
@@ -85,6 +87,7 @@ def claim(workdir):
   return workdirs.claim(workdir, train.flatten(runs.make_config()), workdirs.read_data(workdir), 24)
 
 
+@pytest.mark.thorough
 def test_other_versions_are_told_in_one_line(finished_copy):
   assert claim(finished_copy) is None
   file = finished_copy / "environment.json"

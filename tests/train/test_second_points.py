@@ -14,6 +14,7 @@ from jaxreg.train.registry import choose
 from jaxreg.train.step.optimizer import make_optimizer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options"), [("asam", {}), ("gsam", {"weight": 0.0})])
 def test_the_gradient_at_the_second_point_is_clipped_and_decays(name, options):
   w, there = np.array([1.0, -2.0, 2.0]), np.array([3.0, 0.0, -4.0])

@@ -76,6 +76,7 @@ def test_weights_of_sequences():
   np.testing.assert_array_equal(weights(weights=given), [[1, 1, 0], [0, 0, 0], [2, 2, 2]])
 
 
+@pytest.mark.thorough
 def test_the_loss_is_the_mean_over_the_tokens(text_folder):
   program, state, split = prepared(text_folder)
   apply = jax.jit(lambda params, x: program.apply_fn(params, {}, x, key=None, train=False)[0])
@@ -107,6 +108,7 @@ def test_padding_to_a_greater_length_changes_nothing(text_folder):
   chex.assert_trees_all_close(ours, theirs, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_an_example_of_weight_0_counts_for_nothing(text_folder):
   split = prepared(text_folder)[2]
   weights = np.ones(16, np.float32)

@@ -16,6 +16,7 @@ X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
 LABELS = np.array([0, 1, 2, 3, 1, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("learned", [False, True])
 def test_the_terms_of_several_tasks(learned):
   head = models.CoarseTasksHead(4, TASKS, learned_weights=learned)
@@ -47,6 +48,7 @@ def test_a_task_needs_a_label_for_each_class():
     build(runs.make_config(fields), sources.digits().describe())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("probe", [True, False])
 def test_a_probe_does_not_train_the_features(probe):
   """Without the term of the decoder, the backbone has a gradient from the classifier alone."""

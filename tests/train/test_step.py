@@ -135,6 +135,7 @@ WEIGHTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 @pytest.mark.parametrize("how", ["pmap", "vmap"])
 def test_without_noise_the_parts_make_the_whole_batch(how, weights):
@@ -157,6 +158,7 @@ def test_with_noise_pmap_equals_vmap():
   assert whole[2]["kept_nontarget"][0] != pmapped[2]["kept_nontarget"][0]
 
 
+@pytest.mark.thorough
 def test_devices_draw_different_masks():
   """The same examples on each device: with one key for all, every part would keep the same."""
   same = jax.tree.map(lambda x: np.stack([x[:8]] * 8), batch())
@@ -182,6 +184,7 @@ def garbage(seed, **changes):
   return content
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["dropmax", "softmax", "label_smoothing"])
 def test_examples_of_weight_0_have_no_effect(method):
   options = {"method": method, "dropout": 0.0} if method != "dropmax" else {}
@@ -198,6 +201,7 @@ NOT_FINITE = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.thorough
 @NOT_FINITE
 def test_examples_of_weight_0_have_no_gradient_even_if_they_are_not_finite(changes):
   state = start(**SOFTMAX)

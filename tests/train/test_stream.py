@@ -601,6 +601,7 @@ def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
   assert not (tmp_path / "run" / "results.json").exists()
 
 
+@pytest.mark.thorough
 def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):
   from jaxreg.train.run import workdir as workdirs
 

@@ -171,6 +171,7 @@ def test_mistakes_are_told(own_folder, change, options, message):
   assert "\n" not in str(refused.value)
 
 
+@pytest.mark.thorough
 def test_multi30k(data_dir):
   """Its sizes, that no line is lost in tokens, and the first pair."""
   lines = sources.parallel_text(path=str(data_dir / "multi30k"), num_examples=2048)

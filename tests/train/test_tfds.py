@@ -109,6 +109,7 @@ def decoded(monkeypatch):
 # Reading.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["cifar10", "mnist"])
 def test_a_prepared_set_is_read_as_tfds_reads_it(root, name):
   parts = {"train": "train[:6%]", "val": "train[94%:]", "test": "test[10:100]"}
@@ -122,6 +123,7 @@ def test_a_prepared_set_is_read_as_tfds_reads_it(root, name):
     assert_same(data.splits()[field], tensorflow_datasets.data_source(name, split=split, data_dir=root))
 
 
+@pytest.mark.thorough
 def test_validation_is_a_stratified_part_of_train_and_always_the_same(root):
   data = sources.tfds(data_dir=str(root), train="train[:2000]", test="test[:50]")
   whole = sources.tfds(data_dir=str(root), train="train[:2000]", val="test[:50]", test="test[:50]").train
@@ -170,6 +172,7 @@ def test_the_cache_gives_the_same_arrays_and_leaves_nothing_else(root, decoded, 
   assert sorted(root.rglob("*")) == before
 
 
+@pytest.mark.thorough
 def test_a_damaged_cache_is_made_again(root, decoded, tmp_path):
   read = functools.partial(sources.tfds, data_dir=str(root), train="train[:120]", test="test[:5]")
   first = read()
@@ -336,6 +339,7 @@ def test_cifar10_is_prepared_from_an_archive_in_the_official_layout(monkeypatch,
   assert [path.name for path in root.iterdir()] == ["cifar10"]
 
 
+@pytest.mark.thorough
 def test_the_first_in_the_original_order_can_be_for_training(monkeypatch, tmp_path):
   (images, labels), (test_images, test_labels), _ = offer_cifar10(monkeypatch, tmp_path / "files")
   read = functools.partial(
@@ -380,6 +384,7 @@ def test_an_order_that_a_set_does_not_have_is_named(root):
   fails("data.tfds.order", "got 'ids', allowed are id, stored", data_dir=str(root), order="ids")
 
 
+@pytest.mark.thorough
 def test_the_stored_order_is_that_of_the_official_preparation(monkeypatch, tmp_path, data_dir):
   """TFDS shuffles by a hash of each example's number: the official subset has the first 4000 of train."""
   images, labels = cifar_arrays(0, 4000, 10)
@@ -428,6 +433,7 @@ def test_cifar100_is_prepared_from_an_archive_in_the_official_layout(monkeypatch
     assert [example["coarse_label"] for example in examples] == superclass.tolist()
 
 
+@pytest.mark.thorough
 def test_mnist_is_prepared_from_the_official_files(monkeypatch, tmp_path, data_dir):
   arrays = offer_mnist(monkeypatch, tmp_path / "files", data_dir)
   root = tmp_path / "tfds"
@@ -528,6 +534,7 @@ def test_an_interrupted_preparation_leaves_nothing(monkeypatch, tmp_path, error)
 # Errors.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("options", "mentions"),
   [
@@ -625,6 +632,7 @@ def test_a_wrong_or_missing_manual_file_is_named(tmp_path, data_dir):
   assert not (tmp_path / "tfds" / "mnist").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "missing", "info", "features"])
 def test_an_unreadable_set_is_named_with_what_to_do(root, damage):
   record = root / CIFAR10 / "cifar10-train.array_record-00000-of-00001"
@@ -700,6 +708,7 @@ def uneven(tmp_path):
   return {"data_dir": str(tmp_path), "test": "validation", "image": "picture", "label": "kind"}
 
 
+@pytest.mark.thorough
 def test_a_set_of_ones_own_with_configurations_is_read(uneven, tmp_path):
   """Its class is nowhere to be found: the prepared files are enough."""
   for name in ("uneven", "uneven/even", "uneven:1.*.*", "uneven/even:1.2.0"):

@@ -164,6 +164,7 @@ def run_of(program, state):
   return state.variables, state.extras, losses, program.predict_step(state, batch, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "field", [pytest.param(field, marks=() if field in QUICK else pytest.mark.thorough) for field in TRACED]
 )

@@ -102,6 +102,7 @@ def test_noises_draw_differently():
   assert (kernels(first)[0] != kernels(second)[0]).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("fields", "message"),
   [

@@ -260,6 +260,7 @@ def make_batches(config, data, steps=STEPS):
     yield {"inputs": images[index], "labels": known, "weights": np.ones(size, np.float32)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "row", [pytest.param(row, marks=() if row in QUICK else pytest.mark.slow) for row in ROWS]
 )

@@ -35,6 +35,7 @@ def mine(monkeypatch):
   return module
 
 
+@pytest.mark.thorough
 def test_a_tracker_gets_each_record_and_the_figures(tmp_path, mine, light_runs):
   fields = {**FIELDS, "log.trackers": ("my_trackers:keep",)}
   train.train(runs.make_config(fields), tmp_path)
@@ -48,6 +49,7 @@ def test_a_tracker_gets_each_record_and_the_figures(tmp_path, mine, light_runs):
   assert not (tmp_path / "tensorboard").exists()
 
 
+@pytest.mark.thorough
 def test_a_tracker_that_fails_is_told_once_and_costs_no_step(tmp_path, mine, light_runs, capsys):
   plain = train.train(runs.make_config(FIELDS), tmp_path / "plain")
   fields = {**FIELDS, "log.trackers": ("my_trackers:fail", "my_trackers:keep")}

@@ -42,6 +42,7 @@ def _seen(threshold, **options):
   return np.asarray(values), images, weak, np.asarray(taught), np.asarray(strong), np.asarray(learned)
 
 
+@pytest.mark.thorough
 def test_the_weak_view_teaches_and_the_strong_one_learns():
   threshold = 0.61  # half of the images are surer
   values, images, weak, taught, strong, learned = _seen(threshold, cutout_size=3)
@@ -55,6 +56,7 @@ def test_the_weak_view_teaches_and_the_strong_one_learns():
   np.testing.assert_allclose(values, wanted, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_strength_is_the_options():
   plain = _seen(0.0, cutout_size=0)[4]
   assert not (plain == 0.5).any()
