@@ -1,12 +1,17 @@
 """Measures whole report cards of two runs: an MLP on digits and, with `--mnist`, LeNet on MNIST.
 
     python benchmarks/report_card.py --mnist DIR
+    python benchmarks/report_card.py --cards RUN [RUN ...]
 
 DIR has the four idx files. Each card is the command `run.py report` in a process of its own, with its
 compilation. The trainings before are not measured. It writes `benchmarks/records/report_card.json`.
+
+With `--cards` nothing is measured: the numbers of the cards of these work directories, one card a seed,
+become `benchmarks/records/report_card_mnist1k.json`.
 """
 
 import argparse
+import json
 import os
 import resource
 import subprocess
@@ -18,12 +23,22 @@ from pathlib import Path
 import _records
 
 ROOT = Path(__file__).resolve().parent.parent
+SHOWN = {
+  "test/error": ("errors", "error"),
+  "test/nll": ("calibration", "nll"),
+  "test/ece": ("calibration", "ece"),
+  "AURC, thousandths": ("selective", "aurc"),
+}
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
   parser.add_argument("--mnist", type=Path, help="the folder of the four idx files")
+  parser.add_argument("--cards", nargs="+", type=Path, metavar="RUN", help="work directories that have cards")
   options = parser.parse_args()
+  if options.cards:
+    _keep(options.cards)
+    return
   configs = {"digits, MLP": ["configs/softmax_digits.py"]}
   if options.mnist:
     flags = [f"--config.data.idx.path={options.mnist}", "--config.method.name=softmax", "--config.epochs=20"]
@@ -40,6 +55,21 @@ def main() -> None:
     found.add(name, "CPU seconds", after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 0)
     found.add(name, "processes that waited for a core", os.getloadavg()[1], 1)
   found.write("report_card", "python benchmarks/report_card.py" + " --mnist DIR" * bool(options.mnist))
+
+
+def _keep(runs: list[Path]) -> None:
+  found = _records.Found()
+  for run in runs:
+    cards = [
+      json.loads(file.read_text())["sections"] for file in sorted(run.glob("report/seed-*/report.json"))
+    ]
+    for quantity, (section, key) in SHOWN.items():
+      factor = 1000 if "thousandths" in quantity else 1
+      values = [factor * card[section]["numbers"][key]["value"] for card in cards]
+      found.add(run.name, quantity, values)
+  found.write(
+    "report_card_mnist1k", "python benchmarks/report_card.py --cards runs/softmax runs/dropmax runs/sam"
+  )
 
 
 def _run(*arguments: str) -> None:
