@@ -13,7 +13,7 @@ from _steps import make_steps
 from jaxreg.models import _convolution
 
 if "--xla" in sys.argv:
-  _convolution._avx2_without_avx512 = lambda: False
+  _convolution._has_avx2 = lambda: False
 
 FIELDS = {
   "MLP": ((28, 28, 1), 128, {"model.name": "MLP", "model.MLP.widths": (1024, 1024)}),

@@ -5,7 +5,7 @@
 
 The trainer's whole step with metrics and augmentation, batch 128 (LeNet 50). The convolutions of ResNet-20
 alone, with their gradients, are a floor of its step. Every contestant is a process of its own, and they run
-in turn. Where `models.convolution` does not leave the choice of programs to XLA, one contestant does.
+in turn. One contestant leaves the choice of the programs of convolutions to XLA.
 The last table has the steps beside a process on each core that is always busy.
 `--peer-python` is a Python with PyTorch. One device for each core is `JAX_NUM_CPU_DEVICES`. Our side keeps
 freed memory, as `run.py` does; one contestant leaves that to glibc.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from _convolutions import NAME
 from _peer import Peer
-from _report import Report, by_instructions, flags, instructions, milliseconds, ratios, spread
+from _report import Report, by_instructions, flags, milliseconds, ratios, spread
 from _steps import alternate
 
 UNCHANGED = {"MALLOC_ARENA_TEST": "8"}  # glibc's own default; a setting of the environment stays
@@ -49,13 +49,11 @@ def main() -> None:
     "jaxreg, glibc's memory": ours(UNCHANGED),
     f"jaxreg, {cores} devices": ours(spread_out),
   }
-  if chosen := instructions() == "AVX2":
-    peers["jaxreg, XLA's convolutions"] = ours({}, sys.executable, "--xla")
+  peers["jaxreg, XLA's convolutions"] = ours({}, sys.executable, "--xla")
   if options.other_python:
     other = f"jaxreg, {versions(options.other_python)}"
     peers[other] = ours({}, options.other_python)
-    if chosen:
-      peers[f"{other}, XLA's convolutions"] = ours({}, options.other_python, "--xla")
+    peers[f"{other}, XLA's convolutions"] = ours({}, options.other_python, "--xla")
   first = next(iter(peers))
   report.table(by_instructions("steps"), "network", "contestant", "ms a step", f"time of {first}'s")
   for network in options.networks.split(","):

@@ -33,10 +33,10 @@ def convolution(
   - XLA computes cheap operations anew for everything that reads them. The gradient of a kernel would so
     compute all residual blocks before it again. XLA computes a division once, so the input is divided by a
     one that XLA cannot see through.
-  - XLA gives float32 convolutions over two axes to YNNPACK. On CPUs with AVX2 and no AVX-512, that takes
-    several times as long for the gradient of a kernel as Eigen, and one thread for everything in JAX 0.10.
-    YNNPACK takes no dilated input. So a factor of 2 is put into both dilations, the stride and the padding
-    of the first axis: the sums stay the same, and Eigen computes them.
+  - XLA gives float32 convolutions over two axes to YNNPACK. On CPUs with AVX2 or AVX-512, that takes longer
+    for the gradient of a kernel than Eigen, and one thread for everything in JAX 0.10. YNNPACK takes no
+    dilated input. So a factor of 2 is put into both dilations, the stride and the padding of the first axis:
+    the sums stay the same, and Eigen computes them.
   - On the same CPUs, the gradient of the images of a strided or unpadded convolution leaves out zeros.
 
   The value and both derivatives are convolutions of JAX. So derivatives of every order, `vmap` and sharded
@@ -72,7 +72,7 @@ def convolution(
   lhs = lhs / jnp.exp(jnp.fmin(jnp.abs(first), 0)).astype(lhs.dtype)
   grouped = any(options.get(name, 1) != 1 for name in ("feature_group_count", "batch_group_count"))
   float32 = lhs.dtype == rhs.dtype == out.dtype == jnp.float32
-  if lhs.ndim != 4 or grouped or not float32 or not _avx2_without_avx512():
+  if lhs.ndim != 4 or grouped or not float32 or not _has_avx2():
     return plain(lhs, rhs)
 
   numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
@@ -143,8 +143,7 @@ def convolution(
 
 
 @functools.cache
-def _avx2_without_avx512() -> bool:
-  """Whether the CPU has AVX2 but not AVX-512; False where `/proc/cpuinfo` does not exist."""
+def _has_avx2() -> bool:
+  """Whether the CPU has AVX2, as those with AVX-512 have; False where `/proc/cpuinfo` does not exist."""
   path = Path("/proc/cpuinfo")
-  flags = set(path.read_text().split()) if path.exists() else set()
-  return "avx2" in flags and "avx512f" not in flags
+  return path.exists() and "avx2" in path.read_text().split()
