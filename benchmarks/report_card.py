@@ -63,6 +63,8 @@ def _keep(runs: list[Path]) -> None:
     cards = [
       json.loads(file.read_text())["sections"] for file in sorted(run.glob("report/seed-*/report.json"))
     ]
+    if not cards:
+      raise SystemExit(f"--cards: {run} has no report/seed-*/report.json; `run.py report` writes it")
     for quantity, (section, key) in SHOWN.items():
       factor = 1000 if "thousandths" in quantity else 1
       values = [factor * card[section]["numbers"][key]["value"] for card in cards]
