@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import stdtrit
 
 
 def interval(runs: ArrayLike) -> tuple[float, float]:
@@ -10,7 +10,7 @@ def interval(runs: ArrayLike) -> tuple[float, float]:
   values = np.asarray(runs, float)
   if len(values) < 2:
     return float(values.mean()), 0.0
-  half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+  half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values))
   return float(values.mean()), float(half)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtr, stdtrit
 
 from jaxreg.reports._numbers import Number, resamples
 from jaxreg.reports._page import TITLES, write_page
@@ -125,8 +125,8 @@ def _difference(first: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Tab
   less = sum(part**2 / each for part, each in seeds)
   freedom = variance**2 / less if less else np.inf
   deviation = float(np.sqrt(variance))
-  half = float(t.ppf(0.975, freedom)) * deviation
-  p = float(2 * t.sf(abs(value) / deviation, freedom)) if deviation > 0 else float(value == 0)
+  half = float(stdtrit(freedom, 0.975)) * deviation
+  p = float(2 * stdtr(freedom, -abs(value) / deviation)) if deviation > 0 else float(value == 0)
   found = {"first": ours[0], "other": theirs[0], "value": value, "low": value - half, "high": value + half}
   return {**{name: float(each) for name, each in found.items()}, "p": p, "real": False}
 

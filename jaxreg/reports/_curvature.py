@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from jaxreg import flatness
 from jaxreg.flatness._common import widened
@@ -51,7 +51,7 @@ def flat(model: Model) -> Section:
   profile = np.stack([along(key) for key in keys[3:]])
   middle = profile[:, len(ALPHAS) // 2]
   rises = (profile[:, 0] + profile[:, -1]) / 2 - middle
-  half = t.ppf(0.975, directions - 1) * rises.std(ddof=1) / np.sqrt(directions)
+  half = stdtrit(directions - 1, 0.975) * rises.std(ddof=1) / np.sqrt(directions)
   sharpness, adaptive = sharpnesses(loss_fn, params, batch)
   found = {
     "loss": Number("loss", float(middle[0])),

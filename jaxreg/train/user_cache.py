@@ -40,6 +40,8 @@ def keep_compiled_programs(kind: str = "compiled") -> None:
   except (OSError, RuntimeError):  # the home cannot be written, or is not known
     return
   jax.config.update("jax_compilation_cache_dir", str(folder))
+  # By default JAX keeps what took it a second to compile: few programs of a small network do.
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 def _machine() -> str:

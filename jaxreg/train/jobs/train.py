@@ -27,7 +27,6 @@ from jaxreg.train.run.lock import check_shared, check_there
 from jaxreg.train.run.log import open_log, say
 from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
-from jaxreg.train.run.results import final_metrics, write_results
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 from jaxreg.typing import Params
 
@@ -114,6 +113,8 @@ def _train(
       if pretrained and config.pretrained.file and "head" not in pretrained["params"]:
         log.say(f"pretrained.file: {config.pretrained.file} has no head that fits these classes; it is new")
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
+      from jaxreg.train.run.results import final_metrics, write_results  # imports matplotlib: seconds
+
       evaluated = final_metrics(run, states, val)
       if evaluated is None:
         saved.wait()
