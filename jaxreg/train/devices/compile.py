@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import jax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.data.placement import gather, place
-from jaxreg.train.devices.sharding import Layout, gathered_layout
+from jaxreg.train.devices.sharding import Layout, gathered, lay_out
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Metrics, PyTree
 
@@ -64,11 +64,8 @@ def make_step(
   whole = NamedSharding(mesh, P())
   options = {}
   if isinstance(layout, TrainState):
-    split, read = layout.params, gathered_layout(layout.params)
-    # A constraint is for axes that JAX splits as it likes.
-    explicit = AxisType.Explicit in mesh.axis_types
-    lay_out = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
-    options["gather"] = lambda params: lay_out(params, read)
+    split = layout.params
+    options["gather"] = lambda params: gathered(params, split)
     options["scatter"] = lambda gradients: lay_out(gradients, split)
 
   def one(state, arrays, batch):

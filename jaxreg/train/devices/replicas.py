@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.devices.compile import Place, Step, TrainStep, make_step
-from jaxreg.train.devices.sharding import Layout, stacked_layout
+from jaxreg.train.devices.sharding import Layout, gathered, stacked_layout
 from jaxreg.train.step.state import States, TrainState
 from jaxreg.typing import Array, Batch, Params, PyTree
 
@@ -39,6 +39,9 @@ class Vmap:
 
   def pick(self, states: PyTree, replica: int) -> TrainState:
     return jax.tree.map(lambda x: cloned(x)[replica], states)
+
+  def gathered(self, state: TrainState) -> TrainState:
+    return state
 
   def make_step(self, train_step: TrainStep, *, scan: bool = False) -> tuple[Step, Place]:
     return make_step(train_step, self.mesh, replicas=True, scan=scan)
@@ -86,6 +89,11 @@ class Loop:
 
   def pick(self, states: PyTree, replica: int) -> TrainState:
     return states[replica]
+
+  def gathered(self, state: TrainState) -> TrainState:
+    """The state of one replica with the parameters laid out as a forward pass reads them."""
+    split = isinstance(self.layout, TrainState)
+    return state.replace(params=gathered(state.params, self.layout.params)) if split else state
 
   def make_step(self, train_step: TrainStep, *, scan: bool = False) -> tuple[Step, Place]:
     step, place = make_step(train_step, self.mesh, self.parallel, layout=self.layout, scan=scan)

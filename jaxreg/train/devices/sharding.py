@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.paths import leaf_names
@@ -119,11 +119,23 @@ def stacked_layout(layout: Layout) -> Layout:
   return jax.tree.map(lambda x: NamedSharding(x.mesh, P(None, *x.spec)), layout)
 
 
-def gathered_layout(layout: Params) -> Params:
-  """The layout without splits over the data axis: the layout that a forward pass reads.
+def lay_out(tree: Params, layout: Params) -> Params:
+  """The tree in this layout, inside and outside of compiled functions."""
+  explicit = AxisType.Explicit in jax.tree.leaves(layout)[0].mesh.axis_types
+  # A constraint is for axes that JAX splits as it likes.
+  return (jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint)(tree, layout)
+
+
+def gathered(params: Params, layout: Params) -> Params:
+  """The parameters without splits over the data axis, as a forward pass reads them.
 
   It is requested explicitly, because the compiler might otherwise move activations of the whole batch.
   """
+  return lay_out(params, gathered_layout(layout))
+
+
+def gathered_layout(layout: Params) -> Params:
+  """The layout without splits over the data axis."""
   without = {"data": None, ("data", "model"): "model"}
   spec = lambda spec: P(*(without.get(entry, entry) for entry in spec))
   return jax.tree.map(lambda x: NamedSharding(x.mesh, spec(x.spec)), layout)

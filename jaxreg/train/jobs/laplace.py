@@ -68,7 +68,6 @@ def laplace_measures(
       with its `structure`, whose precision has the largest evidence.
     samples: draws of all weights that a prediction averages over; 0 for the linearised network.
   """
-  state = program.predicting(state)
   if over == "last":
     found = _of_last_layer(program, mesh, state, sources, batch_size)
   else:

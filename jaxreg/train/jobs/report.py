@@ -90,7 +90,6 @@ def _cards(config: Config, workdir: Path) -> list[Path]:
     _check(each)
   folders: list[Path] = []
   for number, state in enumerate(run.each()):
-    state = run.program.predicting(state)
     folder = workdir / FOLDER / (f"seed-{config.seed + number}" if run.number > 1 else "")
     batch = with_weights(host_batch(train))
     network = make_networks(run.program, state.params, batch, ("*",))(state)

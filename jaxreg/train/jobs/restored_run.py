@@ -18,7 +18,7 @@ from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import abstract, pick_and_restore, restore
 from jaxreg.train.run.folder_name import EVALUATES
 from jaxreg.train.run.manifest import pick_step
-from jaxreg.train.run.whole_split import outputs_over
+from jaxreg.train.run.whole_split import outputs_over, predicting_state
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States, TrainState
 
@@ -43,8 +43,10 @@ class RestoredRun:
   resident: bool
 
   def each(self) -> Iterator[TrainState]:
-    """The state of each replica in turn."""
-    return (self.replicas.pick(self.states, replica) for replica in range(self.number))
+    """The state of each replica in turn, with the parameters for predictions."""
+    return (
+      predicting_state(self.program, self.replicas, self.states, replica) for replica in range(self.number)
+    )
 
   def source(self, split: Split) -> Source:
     return make_source(self.replicas.mesh, split, resident=self.resident)

@@ -74,7 +74,7 @@ def translate(config: Config, workdir: Path) -> Table:
     )
     for replica, state in enumerate(run.each()):
       title = name if config.replicas == 1 else f"{name}, replica {replica}"
-      lines = text.text(_decode_all(decode, run, run.program.predicting(state), source, title))
+      lines = text.text(_decode_all(decode, run, state, source, title))
       score = metric.corpus_score(lines, [[target for _, target in pairs]]).score
       bleu.setdefault(name, []).append(score)
       first.setdefault(name, lines)

@@ -15,7 +15,7 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, sealed, write_figures, write_json
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
-from jaxreg.train.run.whole_split import outputs_over
+from jaxreg.train.run.whole_split import outputs_over, predicting_state
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import States
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
@@ -63,7 +63,7 @@ def write_results(
   outputs: dict[str, np.ndarray] = {}
   # A member's outputs are not the ensemble's, and outputs for every token are too many to keep.
   if program.ensemble == 1 and (labels.ndim == 1 or bins is None):
-    first = run.replicas.pick(states, 0)
+    first = predicting_state(program, run.replicas, states, 0)
     outputs = outputs_over(program, run.replicas.mesh, first, run.data["test"], run.eval_batch_size)
   results = {"step": step, **averaged(values)}
   if len(seeds) > program.ensemble:

@@ -31,7 +31,8 @@ def make_evaluate(
 
   def shown(state: TrainState, final: bool) -> TrainState:
     # Without its extras, a state predicts with the live parameters, and not with draws around their average.
-    return program.predicting(state) if final or program.extras.average.along else state.replace(extras={})
+    averaged = final or program.extras.average.along
+    return replicas.gathered(program.predicting(state) if averaged else state.replace(extras={}))
 
   def alone(final: bool) -> Callable[..., PyTree]:
     return replicas.make_each(
@@ -72,11 +73,18 @@ def make_evaluate(
   return evaluate
 
 
+def predicting_state(program: Program, replicas: Vmap | Loop, states: States, replica: int) -> TrainState:
+  """The state of one replica with the parameters for predictions, as a forward pass reads them."""
+  return replicas.gathered(program.predicting(replicas.pick(states, replica)))
+
+
 def outputs_over(
   program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
 ) -> dict[str, np.ndarray]:
-  """The head's `..._logits` and the `predictions` for every example of a split, on the host."""
-  state = program.predicting(state)
+  """The head's `..._logits` and the `predictions` for every example of a split, on the host.
+
+  The state is that of `predicting_state`.
+  """
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def run(state, arrays, batch, number):
