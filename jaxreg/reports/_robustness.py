@@ -82,7 +82,7 @@ def corruptions(model: Model) -> Section:
   """The error on corrupted images, at five strengths of the library's own augmentations."""
   images, (low, high) = model.images(), model.range()
   passes = len(CORRUPTIONS) * len(STRENGTHS)
-  rows = model.order[: model.affordable(passes, 0.3)]
+  rows = model.order[: model.affordable(passes, 0.25)]
   labels, side = model.shown.labels[rows], min(images.shape[1:3])
   clean = model.shown.predictions[rows].argmax(axis=-1) != labels
   arrays: dict[str, Any] = {"strengths": np.array([0, *STRENGTHS])}
@@ -120,7 +120,7 @@ def attacked(model: Model) -> Section:
   low, high = model.range()
   radii = model.eps or tuple(part * (high - low) for part in EPS)
   passes = 3 * (len(radii) * STEPS[-1] + sum(STEPS))
-  rows = model.order[: model.affordable(passes, 0.25)]
+  rows = model.order[: model.affordable(passes, 0.2)]
   clean = model.shown.predictions[rows].argmax(axis=-1) != model.shown.labels[rows]
 
   @jax.jit
