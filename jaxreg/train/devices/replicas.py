@@ -92,8 +92,9 @@ class Loop:
 
   def gathered(self, state: TrainState) -> TrainState:
     """The state of one replica with the parameters laid out as a forward pass reads them."""
-    split = isinstance(self.layout, TrainState)
-    return state.replace(params=gathered(state.params, self.layout.params)) if split else state
+    if isinstance(self.layout, NamedSharding):
+      return state
+    return state.replace(params=gathered(state.params, self.layout.params))
 
   def make_step(self, train_step: TrainStep, *, scan: bool = False) -> tuple[Step, Place]:
     step, place = make_step(train_step, self.mesh, self.parallel, layout=self.layout, scan=scan)
