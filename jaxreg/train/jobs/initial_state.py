@@ -45,7 +45,7 @@ def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[PyTree], 
   hang: jaxlib spreads the batch over the CPU's threads and waits in one of them. If every thread waits so, as
   with two simulated devices on two cores, no thread is left for the work, and no signal is handled.
   """
-  # LLVM's full optimization takes half a minute for ResNet-20's random numbers, and gives the same numbers.
+  # LLVM's full optimization of ResNet-20's random numbers took half a minute, and gives the same numbers.
   options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
   return jax.jit(
     lambda seeds: jax.lax.map(program.init, seeds),

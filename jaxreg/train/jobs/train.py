@@ -113,7 +113,7 @@ def _train(
       if pretrained and config.pretrained.file and "head" not in pretrained["params"]:
         log.say(f"pretrained.file: {config.pretrained.file} has no head that fits these classes; it is new")
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
-      from jaxreg.train.run.results import final_metrics, write_results  # imports matplotlib: seconds
+      from jaxreg.train.run.results import final_metrics, write_results  # matplotlib takes a second
 
       evaluated = final_metrics(run, states, val)
       if evaluated is None:
