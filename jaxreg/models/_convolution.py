@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from jaxreg.models._canonical_convolution import NUMBERS, canonical_convolution
 from jaxreg.typing import Array
 
 
@@ -38,9 +39,12 @@ def convolution(
     dilated input. So a factor of 2 is put into both dilations, the stride and the padding of the first axis:
     the sums stay the same, and Eigen computes them.
   - On the same CPUs, the gradient of the images of a strided or unpadded convolution leaves out zeros.
+  - XLA has fast programs for one order of axes, and the derivatives of JAX's function have others. XLA mends
+    that outside loops only: in `scan`, `map` and `while_loop` gradients take 20 times as long. Here they are
+    convolutions with the axes in that order.
 
-  The value and both derivatives are convolutions of JAX. So derivatives of every order, `vmap` and sharded
-  batches work, and each of the three has the form that is fastest for it.
+  The value and both derivatives are convolutions. So derivatives of every order, `vmap` and sharded batches
+  work, and each of the three has the form that is fastest for it.
 
   Args:
     lhs: images, `[batch, height, width, channels]` or as `dimension_numbers` says, floating.
@@ -71,14 +75,19 @@ def convolution(
   first = lax.stop_gradient(rhs)[(0,) * rhs.ndim]
   lhs = lhs / jnp.exp(jnp.fmin(jnp.abs(first), 0)).astype(lhs.dtype)
   grouped = any(options.get(name, 1) != 1 for name in ("feature_group_count", "batch_group_count"))
+  special = grouped or options.get("out_sharding") is not None
   float32 = lhs.dtype == rhs.dtype == out.dtype == jnp.float32
-  if lhs.ndim != 4 or grouped or not float32 or not _has_avx2():
+  if lhs.ndim != 4 or special or not float32 or not _has_avx2():
     return plain(lhs, rhs)
 
-  numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
-  spatial = lambda shape, axes: tuple(shape[axis] for axis in axes[2:])
-  kernel = spatial(rhs.shape, numbers.rhs_spec)
-  images, results = spatial(lhs.shape, numbers.lhs_spec), spatial(out.shape, numbers.out_spec)
+  axes = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
+  ordered = lambda spec, canonical: [spec[canonical.index(axis)] for axis in range(4)]
+  lhs = lax.transpose(lhs, ordered(axes.lhs_spec, NUMBERS.lhs_spec))
+  rhs = lax.transpose(rhs, ordered(axes.rhs_spec, NUMBERS.rhs_spec))
+  to_out = ordered(axes.out_spec, NUMBERS.out_spec)
+  batch, *images, channels = lhs.shape
+  kernel, features = rhs.shape[:2], rhs.shape[-1]
+  results = [out.shape[axis] for axis in to_out[1:3]]
   strides = tuple(window_strides)
   of_lhs, of_rhs = tuple(lhs_dilation or (1, 1)), tuple(rhs_dilation or (1, 1))
   if isinstance(padding, str):
@@ -86,6 +95,10 @@ def convolution(
     padding = lax.padtype_to_pads(images, window, strides, padding)
   (low, high), *rest = padding
   twice = lambda values: (2 * values[0], values[1])
+  convolve = functools.partial(canonical_convolution, precision=options.get("precision"))
+  plain = functools.partial(
+    convolve, window_strides=strides, padding=padding, lhs_dilation=of_lhs, rhs_dilation=of_rhs
+  )
   dilated = functools.partial(
     convolve,
     window_strides=twice(strides),
@@ -96,7 +109,6 @@ def convolution(
 
   # The dilated form is for what XLA would give to YNNPACK, except with few input channels, where YNNPACK is
   # faster. The plain form of everything else is Eigen's, and faster than the dilated one.
-  features, channels = (rhs.shape[axis] for axis in numbers.rhs_spec[:2])
   wide = max(features, channels) > 16 and channels >= 8
   no_larger = lambda new, old: all(a <= b for a, b in zip(new, old))
   of_values = dilated if wide and of_lhs == (1, 1) and no_larger(results, images) else plain
@@ -107,27 +119,21 @@ def convolution(
     # the columns of the window are channels, so zeros come only between and around rows, and the columns are
     # sums of shifted images. That takes up to four times the memory of the images.
     def of_images(lhs: Array, rhs: Array) -> Array:
-      margins = [(0, 0, 0)] * 4
-      margins[numbers.lhs_spec[3]] = (*padding[1], 0)
+      margins = [(0, 0, 0), (0, 0, 0), (*padding[1], 0), (0, 0, 0)]
       cut = lambda x, axes, stop, step: lax.concatenate(
-        [lax.slice_in_dim(x, i, i + stop, step, axes[3]) for i in range(kernel[1])], axes[1]
+        [lax.slice_in_dim(x, i, i + stop, step, axes[0]) for i in range(kernel[1])], axes[1]
       )
-      lhs = cut(
-        lax.pad(lhs, jnp.zeros((), lhs.dtype), margins),
-        numbers.lhs_spec,
-        (results[1] - 1) * strides[1] + 1,
-        strides[1],
-      )
-      return convolve(lhs, cut(rhs, numbers.rhs_spec, 1, 1), (strides[0], 1), [padding[0], (0, 0)])
+      lhs = lax.pad(lhs, jnp.zeros((), lhs.dtype), margins)
+      lhs = cut(lhs, (2, 3), (results[1] - 1) * strides[1] + 1, strides[1])
+      return convolve(lhs, cut(rhs, (1, 2), 1, 1), (strides[0], 1), [padding[0], (0, 0)])
 
   # In the gradient of a kernel the images of the batch are the channels.
-  batch = lhs.shape[numbers.lhs_spec[0]]
   of_kernel = dilated if max(batch, features) > 16 and batch >= 8 else plain
   if max(channels, features) <= 16 < batch <= 256 and batch % 16 == 0 and jax.device_count() == 1:
     # 16 images are also too few for YNNPACK. On several devices, the slices would move images between them.
     def of_kernel(lhs: Array, rhs: Array) -> Array:
-      parts = jnp.split(lhs, batch // 16, axis=numbers.lhs_spec[0])
-      return lax.concatenate([plain(part, rhs) for part in parts], numbers.out_spec[0])
+      parts = jnp.split(lhs, batch // 16)
+      return lax.concatenate([plain(part, rhs) for part in parts], 0)
 
   differentiable = jax.custom_jvp(of_values)
 
@@ -139,7 +145,7 @@ def convolution(
     terms += [] if isinstance(rhs_dot, SymbolicZero) else [of_kernel(lhs, rhs_dot)]
     return differentiable(lhs, rhs), sum(terms[1:], terms[0])
 
-  return differentiable(lhs, rhs)
+  return lax.transpose(differentiable(lhs, rhs), [to_out.index(axis) for axis in range(4)])
 
 
 @functools.cache

@@ -276,6 +276,36 @@ def test_with_avx2_no_convolution_is_given_to_ynnpack(avx2):
   assert (given(of(convolution)) == 0) == avx2
 
 
+def test_within_loops_all_convolutions_have_the_order_of_axes_that_xla_has_fast_programs_for():
+  x, kernel = arguments()
+
+  def orders(convolve):
+    loss = lambda kernel, x: jnp.sum(jnp.sin(convolve(x, kernel, (2, 1), "SAME", dimension_numbers=NHWC)))
+    product = lambda x: jax.jvp(jax.grad(loss, (0, 1)), (kernel, x), (kernel, x))
+    text = jax.jit(lambda x: lax.map(product, x)).lower(x[None].repeat(3, 0)).compile().as_text()
+    return set(re.findall(r"dim_labels=(\S+?),? ", text))
+
+  assert orders(convolution) == {"b01f_01io->b01f"}
+  assert len(orders(lax.conv_general_dilated)) > 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("axes", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_images_that_shard_map_divides(axes):
+  mesh = jax.make_mesh((8,), ("data",), axis_types=(axes,))
+  x, kernel = arguments(images=(16, 8, 8))
+  of = lambda kernel, x: jnp.sum(jnp.sin(convolution(x, kernel, (1, 1), "SAME", dimension_numbers=NHWC)))
+  product = lambda kernel, x: jax.jvp(lambda kernel: jax.grad(of)(kernel, x), (kernel,), (kernel,))[1]
+  with jax.set_mesh(mesh):
+    each = jax.shard_map(
+      lambda kernel, x: lax.psum(product(lax.pcast(kernel, "data", to="varying"), x), "data"),
+      in_specs=(PartitionSpec(), PartitionSpec("data")),
+      out_specs=PartitionSpec(),
+    )
+    found = jax.jit(each)(kernel, jax.device_put(x, NamedSharding(mesh, PartitionSpec("data"))))
+  np.testing.assert_allclose(found, product(kernel, x), rtol=1e-5, atol=1e-3)
+
+
 @BOTH
 def test_memory_is_that_of_jax(avx2):
   kernels, x = [jnp.ones((3, 3, 16, 16))] * 4, jnp.ones((32, 16, 16, 16))

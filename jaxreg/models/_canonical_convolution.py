@@ -1,0 +1,132 @@
+"""A convolution whose derivatives of every order have the order of axes for which XLA has fast programs."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxreg.typing import Array
+
+NUMBERS = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+
+
+def canonical_convolution(
+  lhs: Array,
+  rhs: Array,
+  window_strides: tuple[int, ...],
+  padding: Any,
+  lhs_dilation: tuple[int, ...] = (1, 1),
+  rhs_dilation: tuple[int, ...] = (1, 1),
+  *,
+  precision: Any = None,
+  out_sharding: NamedSharding | None = None,
+) -> Array:
+  """Convolves images `[batch, height, width, channels]` with `[height, width, channels, features]`.
+
+  XLA has fast programs for these axes alone. The derivatives of JAX's function have others, which XLA reorders
+  outside `scan`, `map` and `while_loop` only. Here the transposes reorder the arrays themselves.
+  """
+  return _convolution.bind(
+    lhs,
+    rhs,
+    window_strides=tuple(window_strides),
+    padding=tuple(map(tuple, padding)),
+    lhs_dilation=tuple(lhs_dilation),
+    rhs_dilation=tuple(rhs_dilation),
+    precision=precision,
+    out_sharding=out_sharding,
+  )
+
+
+def _by_lax(lhs: Array, rhs: Array, **window: Any) -> Array:
+  return lax.conv_general_dilated(lhs, rhs, dimension_numbers=NUMBERS, **window)
+
+
+def _shape(*operands: Any, **window: Any) -> Any:
+  # Unlike `jax.eval_shape`, this keeps the sharding and the manual axes of the result.
+  return jax.make_jaxpr(functools.partial(_by_lax, **window))(*operands).out_avals[0]
+
+
+def _to_images(cotangent: Array, lhs: Any, rhs: Array, **window: Any) -> Array:
+  """The transpose in the images: a convolution of the cotangent with the turned kernel."""
+  padding = []
+  for image, kernel, result, window_at in _axes(lhs.aval.shape, rhs.shape, cotangent.shape, window):
+    low = kernel - window_at - 1
+    padding.append((low, image + kernel - 1 - result - low))
+  turned = lax.transpose(lax.rev(rhs, (0, 1)), (0, 1, 3, 2))
+  return canonical_convolution(
+    cotangent,
+    turned,
+    window["lhs_dilation"],
+    padding,
+    window["window_strides"],
+    window["rhs_dilation"],
+    precision=window["precision"],
+    out_sharding=_sharding(lhs.aval, (0, 1, 2, 3)),
+  )
+
+
+def _to_kernel(cotangent: Array, lhs: Array, rhs: Any, **window: Any) -> Array:
+  """The transpose in the kernel: a convolution whose channels are the images of the batch."""
+  padding = []
+  for image, kernel, result, low in _axes(lhs.shape, rhs.aval.shape, cotangent.shape, window):
+    padding.append((low, result - image + kernel - low - 1))
+  found = canonical_convolution(
+    lax.transpose(lhs, (3, 1, 2, 0)),
+    lax.transpose(cotangent, (1, 2, 0, 3)),
+    window["rhs_dilation"],
+    padding,
+    window["lhs_dilation"],
+    window["window_strides"],
+    precision=window["precision"],
+    out_sharding=_sharding(rhs.aval, (2, 0, 1, 3)),
+  )
+  return lax.transpose(found, (1, 2, 0, 3))
+
+
+def _sharding(aval: Any, axes: tuple[int, ...]) -> NamedSharding | None:
+  """On an explicit mesh, a cotangent is divided as its primal is, here with its axes in another order."""
+  mesh, spec = aval.sharding.mesh, aval.sharding.spec
+  return NamedSharding(mesh, PartitionSpec(*(spec[axis] for axis in axes))) if _is_explicit(aval) else None
+
+
+def _is_explicit(aval: Any) -> bool:
+  return AxisType.Explicit in aval.sharding.mesh.axis_types
+
+
+def _axes(images: Any, kernel: Any, results: Any, window: dict[str, Any]) -> Any:
+  """For each spatial axis the sizes with their dilation, and the padding before the image."""
+  dilated = lambda sizes, factors: [(size - 1) * factor + 1 for size, factor in zip(sizes, factors)]
+  return zip(
+    dilated(images[1:3], window["lhs_dilation"]),
+    dilated(kernel[:2], window["rhs_dilation"]),
+    dilated(results[1:3], window["window_strides"]),
+    [low for low, _ in window["padding"]],
+  )
+
+
+def _batched(operands: Any, axes: Any, **window: Any) -> tuple[Array, int]:
+  (lhs, rhs), (of_lhs, of_rhs) = operands, axes
+  if None not in axes or any(_is_explicit(jax.typeof(each)) for each in operands):
+    return jax.vmap(functools.partial(_by_lax, **window), axes)(lhs, rhs), 0
+  if of_lhs is None:  # many kernels are more features
+    kernels = jnp.moveaxis(rhs, of_rhs, -1)
+    merged = kernels.reshape(*kernels.shape[:3], -1)
+    out = canonical_convolution(lhs, merged, **window)
+    return out.reshape(*out.shape[:3], *kernels.shape[3:]), 4
+  images = jnp.moveaxis(lhs, of_lhs, 0)  # many batches are more images
+  out = canonical_convolution(images.reshape(-1, *images.shape[2:]), rhs, **window)
+  return out.reshape(*images.shape[:2], *out.shape[1:]), 0
+
+
+_convolution = Primitive("canonical_convolution")
+_convolution.def_impl(_by_lax)
+_convolution.def_abstract_eval(_shape)
+mlir.register_lowering(_convolution, mlir.lower_fun(_by_lax, multiple_results=False))
+ad.defbilinear(_convolution, _to_images, _to_kernel)
+batching.primitive_batchers[_convolution] = _batched
