@@ -1,4 +1,4 @@
-"""Gradients and Hessian products of convolutions in a loop over chunks of a batch, by JAX's function and by ours.
+"""Gradients and Hessian products of convolutions in a loop over chunks of a batch: JAX's function and ours.
 
     python benchmarks/convolutions_in_loops.py [--rounds 5]
 

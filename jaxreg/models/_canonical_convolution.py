@@ -28,8 +28,8 @@ def canonical_convolution(
 ) -> Array:
   """Convolves images `[batch, height, width, channels]` with `[height, width, channels, features]`.
 
-  XLA has fast programs for these axes alone. The derivatives of JAX's function have others, which XLA reorders
-  outside `scan`, `map` and `while_loop` only. Here the transposes reorder the arrays themselves.
+  XLA has fast programs for these axes alone. The derivatives of JAX's function have others, which XLA
+  reorders outside `scan`, `map` and `while_loop` only. Here the transposes reorder the arrays themselves.
   """
   return _convolution.bind(
     lhs,
