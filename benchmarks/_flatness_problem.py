@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from jaxreg import losses
+from jaxreg.models import convolution
 
 INPUTS, CLASSES = 784, 10
 KEEP = 0.8
@@ -74,7 +75,7 @@ def make_convolutions(examples, channels=16):
 
 def logits(params, batch, *, key):
   """BatchNorm's running averages are constants, here 0.1 and 1."""
-  convolve = lambda x, name: jax.lax.conv_general_dilated(
+  convolve = lambda x, name: convolution(
     x, params[name], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
   )
   x = jax.nn.relu(convolve(batch["inputs"], "stem"))

@@ -17,6 +17,7 @@ from jaxreg.flatness._batches import num_examples
 from jaxreg.typing import Array, Batch
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of compiled or custom functions
+_CONVOLUTIONS = ("conv_general_dilated", "canonical_convolution")  # the second is in `models.convolution`
 
 
 def tapped(
@@ -112,7 +113,7 @@ def _run(traced: Any, args: Any, where: Any, layer: Any, other: Any) -> list[Any
       found = list(found) if eqn.primitive.multiple_results else [found]
       if held and name in ("convert_element_type", "copy"):
         where[eqn.outvars[0]] = held[0]
-      elif held and name in ("dot_general", "conv_general_dilated") and list(held) == [1]:
+      elif held and name in ("dot_general", *_CONVOLUTIONS) and list(held) == [1]:
         found = [layer(held[1], eqn, taken, found[0])]
       else:
         right = "must be the right side of a matrix product or a convolution, [..., in, out]"
@@ -130,6 +131,8 @@ def _unlike_a_layer(eqn: Any, values: list[Array]) -> str:
     last = tuple(contracted) == (x.ndim - 1,) and tuple(rows) == (0,) and not any(map(len, batched))
     good = x.ndim > 1 and kernel.ndim == 2 and last
     return "" if good else "must be a kernel [in, out] that multiplies the last axis of its input"
+  if eqn.primitive.name == "canonical_convolution":
+    return ""
   numbers, spatial = eqn.params["dimension_numbers"], kernel.ndim - 2
   straight = (0, spatial + 1, *range(1, spatial + 1))  # [n, ..., channels]
   layout = (kernel.ndim - 1, kernel.ndim - 2, *range(spatial))  # [..., in, out]

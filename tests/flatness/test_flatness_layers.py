@@ -1,5 +1,6 @@
 """The curvature of single layers: `DenseLayer` against JAX's dense Hessians, KFAC against NumPy."""
 
+import functools
 import itertools
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxreg import flatness, losses
+from jaxreg.models import convolution
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -135,10 +137,10 @@ def problem(examples=10):
   return nets.make_params(), nets.make_batch(examples=examples)
 
 
-def conv_fn(params, batch, *, key):
+def conv_fn(params, batch, *, key, convolve=jax.lax.conv_general_dilated):
   """A convolution with stride and padding, a jitted dense layer at each position, and a mean."""
   layer = params["conv"]
-  h = jax.lax.conv_general_dilated(
+  h = convolve(
     batch["x"], layer["kernel"], (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
   )
   h = jax.nn.relu(h + layer["bias"][None, None, None])
@@ -185,6 +187,20 @@ def test_kfac_of_a_convolution(corrected):
   vector = np.arange(39.0)
   solved = np.linalg.solve(expected + 0.5 * np.eye(39), vector)
   np.testing.assert_allclose(block.solve(vector, damping=0.5), solved, rtol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_kfac_of_the_convolution_of_our_networks(dtype):
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)
+  params = {"conv": {"kernel": draw(3, 2, 20, 24), "bias": draw(24)}, "last": {"kernel": draw(24, 4)}}
+  batch = {"x": draw(5, 4, 3, 20), "labels": jnp.arange(5) % 4}
+  ours, jaxs = (
+    flatness.kfac(functools.partial(conv_fn, convolve=convolve), params, batch, losses_fn=losses_fn)
+    for convolve in (convolution, jax.lax.conv_general_dilated)
+  )
+  for a, b in zip(*(jax.tree.leaves(blocks["conv/kernel"].matrix()) for blocks in (ours, jaxs))):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max())
 
 
 @pytest.mark.thorough

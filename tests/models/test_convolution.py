@@ -276,8 +276,13 @@ def test_with_avx2_no_convolution_is_given_to_ynnpack(avx2):
   assert (given(of(convolution)) == 0) == avx2
 
 
-def test_within_loops_all_convolutions_have_the_order_of_axes_that_xla_has_fast_programs_for():
-  x, kernel = arguments()
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_within_loops_all_convolutions_have_the_order_of_axes_that_xla_has_fast_programs_for(dtype):
+  with jax.enable_x64(dtype == jnp.float64):
+    check_orders(*(value.astype(dtype) for value in arguments()))
+
+
+def check_orders(x, kernel):
 
   def orders(convolve):
     loss = lambda kernel, x: jnp.sum(jnp.sin(convolve(x, kernel, (2, 1), "SAME", dimension_numbers=NHWC)))
