@@ -140,9 +140,7 @@ def problem(examples=10):
 def conv_fn(params, batch, *, key, convolve=jax.lax.conv_general_dilated):
   """A convolution with stride and padding, a jitted dense layer at each position, and a mean."""
   layer = params["conv"]
-  h = convolve(
-    batch["x"], layer["kernel"], (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-  )
+  h = convolve(batch["x"], layer["kernel"], (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
   h = jax.nn.relu(h + layer["bias"][None, None, None])
   return jax.jit(jnp.matmul)(h, params["last"]["kernel"]).mean(axis=(1, 2))
 
