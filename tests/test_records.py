@@ -176,8 +176,6 @@ WIDE = {
   "adaptive_sgd_autoencoder",
   "adaptive_sgd_mc_samples",
   "adaptive_sgd_network_sizes",
-  "compare_dropmax_mnist5k",
-  "convergence_mnist55k",
   "dropmax_start",
   "flatness_fnn_mnist_alignment",
   "flatness_fnn_mnist_one_setting_projected_variance",

@@ -112,13 +112,15 @@ def _frame_single_points(axis: Axes) -> None:
 
 
 def note_averages(figure: Figure, blocks: Iterable[int]) -> None:
-  """Notes how many records a point stands for, if more than one."""
+  """Notes below the figure how many records a point stands for, if more than one."""
+  if note := averages(blocks):
+    figure.supxlabel(note, fontsize="small", color="dimgray")
+
+
+def averages(blocks: Iterable[int]) -> str:
   averaged = sorted({block for block in blocks if block > 1})
-  if averaged:
-    bands = " Bands: their 10th to 90th percentile." if averaged[-1] >= MIN_BAND else ""
-    means = " or ".join(map(str, averaged))
-    figure.supxlabel(
-      f"Series of more than {MAX_POINTS} records: a point is the mean of {means} consecutive ones.{bands}",
-      fontsize="small",
-      color="dimgray",
-    )
+  if not averaged:
+    return ""
+  bands = " Bands: their 10th to 90th percentile." if averaged[-1] >= MIN_BAND else ""
+  means = " or ".join(map(str, averaged))
+  return f"Series of more than {MAX_POINTS} records: a point is the mean of {means} consecutive ones.{bands}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxreg.plots._axes import WIDTH, colors, finish, log_scale, new_figure, note_averages
+from jaxreg.plots._axes import WIDTH, averages, colors, finish, log_scale, new_figure
 from jaxreg.plots._lines import line
 from jaxreg.plots._names import paper_name
 from jaxreg.plots._series import Records, masked, of_numbers
@@ -58,6 +58,8 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   handles, labels = lower.get_legend_handles_labels()
   handles += [Line2D([], [], color="gray"), Line2D([], [], color="gray", linewidth=0.8, alpha=0.6)]
   labels += ["validation", "training"]
-  figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
-  note_averages(figure, blocks)
+  legend = {"loc": "outside lower center", "ncols": 4, "fontsize": "small", "frameon": False}
+  # A note of the figure would lie on the legend.
+  note = figure.legend(handles, labels, title=averages(blocks), **legend).get_title()
+  note.set(fontsize="small", color="dimgray")
   return figure
