@@ -28,8 +28,8 @@ def canonical_convolution(
 ) -> Array:
   """Convolves images `[batch, height, width, channels]` with `[height, width, channels, features]`.
 
-  XLA has fast programs for these axes alone. The derivatives of JAX's function have others, which XLA
-  reorders outside `scan`, `map` and `while_loop` only. Here the transposes reorder the arrays themselves.
+  XLA has fast programs for these axes alone. The derivatives of JAX's function have other orders, which XLA
+  mends outside `scan`, `map` and `while_loop` only. Here the transposes reorder the arrays themselves.
   """
   return _convolution.bind(
     lhs,
@@ -111,6 +111,7 @@ def _axes(images: Any, kernel: Any, results: Any, window: dict[str, Any]) -> Any
 
 
 def _batched(operands: Any, axes: Any, **window: Any) -> tuple[Array, int]:
+  """Under `vmap`: one convolution if only one operand has the axis, else JAX's form by groups."""
   (lhs, rhs), (of_lhs, of_rhs) = operands, axes
   if None not in axes or any(_is_explicit(jax.typeof(each)) for each in operands):
     return jax.vmap(functools.partial(_by_lax, **window), axes)(lhs, rhs), 0

@@ -118,6 +118,7 @@ def note_averages(figure: Figure, blocks: Iterable[int]) -> None:
 
 
 def averages(blocks: Iterable[int]) -> str:
+  """Says how many records a point stands for; empty if it is one."""
   averaged = sorted({block for block in blocks if block > 1})
   if not averaged:
     return ""
