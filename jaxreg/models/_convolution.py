@@ -112,7 +112,7 @@ def convolution(
   )
 
   # The dilated form is for what XLA would give to YNNPACK, except with few input channels, where YNNPACK is
-  # faster. The plain form of everything else is Eigen's, and faster than the dilated one.
+  # faster. For everything else the plain form is faster, whichever library computes it.
   wide = max(features, channels) > 16 and channels >= 8
   no_larger = lambda new, old: all(a <= b for a, b in zip(new, old))
   of_values = dilated if wide and of_lhs == (1, 1) and no_larger(results, images) else plain
