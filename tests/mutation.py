@@ -439,14 +439,10 @@ _TABLE = {
   ),
   "models/_heads.py losses/test_semi_supervised.py": (
     (
-      'name="decoder", **initializers(self.initializer))(features',
-      'name="decoder", **initializers(self.initializer))(0 * features',
+      "layer(features).reshape(*features",
+      "layer(0 * features).reshape(*features",
       "test_reconstruction_trains_what_is_shared_and_not_the_classifier",
     ),
-  ),
-  "models/_autoencoder.py models/test_autoencoder.py": (
-    ("width: int = 256", "width: int = 128", "test_the_lecture_s_autoencoder"),
-    ("inverted=False", "inverted=True", "test_noise_is_in_training_only_and_where_it_should_be"),
   ),
   "averaging/_ema.py averaging/test_ema.py": (
     (
