@@ -369,7 +369,7 @@ _TABLE = {
     ("state.count + 1", "state.count + 2", "test_running_mean_is_the_mean"),
     ("(1 - momentum)", "momentum", "test_batch_norm_statistics_of_two_layers"),
   ),
-  "models/_branches.py models/test_branches.py": (
+  "models/_residual_parts.py models/test_branches.py": (
     ("(y + other) / 2", "y + other", "test_shake_shake_mixes_two_branches"),
     ('== "stochastic_depth"', '== "shake_drop"', "test_a_branch_that_is_always_dropped"),
   ),

@@ -1,8 +1,8 @@
-"""Heads: they map the last features to the arguments of a loss, by name."""
+"""Heads, which map the last features to the arguments of a loss by name, and their join with a backbone."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from flax import linen as nn
 
@@ -10,6 +10,21 @@ from jaxreg import losses
 from jaxreg._checks import check_range
 from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
+
+
+class Classifier(nn.Module):
+  """Computes `head(backbone(x))`: maps images or vectors to the arguments of a loss.
+
+  Attributes:
+    backbone: `(x, *, train) -> features`.
+    head: `features -> outputs`, a dict with the arguments of the method's loss, by name.
+  """
+
+  backbone: nn.Module
+  head: nn.Module
+
+  def __call__(self, x: Array, *, train: bool) -> dict[str, Any]:
+    return self.head(self.backbone(x, train=train))
 
 
 class ClassHead(nn.Module):

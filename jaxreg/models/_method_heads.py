@@ -103,12 +103,13 @@ class CoarseTasksHead(nn.Module):
       if len(task) != self.num_classes or min(task) < 0:
         raise ValueError(f"tasks must each have {self.num_classes} labels of at least 0, got {tuple(task)}")
     logits = lambda size, name: SoftmaxHead(size, self.initializer, name=name)(features)["logits"]
-    log_vars = None
-    if self.learned_weights:
-      log_vars = self.param("log_vars", nn.initializers.zeros_init(), (1 + len(self.tasks),))
-    return {
+    outputs: dict[str, Any] = {
       "logits": logits(self.num_classes, "classes"),
       "task_logits": tuple(logits(max(task) + 1, f"task{i}") for i, task in enumerate(self.tasks)),
       "task_labels": tuple(jnp.asarray(task, jnp.int32) for task in self.tasks),
-      "log_vars": log_vars,
+      "log_vars": None,
     }
+    if self.learned_weights:
+      shape = (1 + len(self.tasks),)
+      outputs["log_vars"] = self.param("log_vars", nn.initializers.zeros_init(), shape)
+    return outputs
