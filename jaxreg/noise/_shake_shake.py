@@ -92,15 +92,11 @@ def shake_drop(
   range this is `dropout_mean(x, rate=rate, inverted=False)`. The paper's rates grow linearly with depth.
 
   Args:
-    key: one draw for the whole batch; None for no noise, which returns `x` unchanged.
+    key, per_example: as in `stochastic_depth`.
     x: the output of a residual branch, `[batch, ...]`, floating.
     rate: probability of disturbing the branch, in [0, 1]; may be traced.
     forward: range of `alpha`.
     backward: range of `beta`.
-    per_example: whether each example has its own numbers, or the batch shares them.
-
-  Returns:
-    An array of the shape and dtype of `x`.
 
   Example:
     >>> shake_drop(jax.random.key(1), jnp.ones((4, 1)), rate=0.5).round(1).ravel()
