@@ -1,11 +1,13 @@
 """A dense layer with a reparametrised kernel or learned dropout."""
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise, reparam
 from jaxreg._checks import check_choice, check_range
 from jaxreg.models._layers import initializers
+from jaxreg.reparam._spectral_norm import unit
 from jaxreg.typing import Array
 
 KINDS = ("weight_norm", "spectral_norm", "concrete_dropout", "variational_dropout")
@@ -57,7 +59,8 @@ class Dense(nn.Module):
     return product + jnp.broadcast_to(bias, product.shape)
 
   def _spectral_norm(self, kernel: Array, train: bool) -> Array:
-    u = self.variable("spectral", "u", lambda: reparam.spectral_norm_init(self.make_rng("params"), kernel))
+    start = lambda: unit(jax.random.normal(self.make_rng("params"), kernel.shape[-1:], kernel.dtype))
+    u = self.variable("spectral", "u", start)
     kernel, after = reparam.spectral_norm(kernel, u.value, num_steps=self.num_steps)
     if train and not self.is_initializing():
       u.value = after
