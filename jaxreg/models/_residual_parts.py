@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise, reparam
@@ -52,5 +53,7 @@ def branch(module: nn.Module, make: Callable[[], Array], *, kind: str, rate: flo
     return y
   if train:
     return getattr(noise, kind)(module.make_rng("dropout"), y, rate=rate)
-  # The mean of ShakeDrop's factor; the mean of inverted stochastic depth is 1.
-  return noise.dropout_mean(y, rate=rate, inverted=kind == "stochastic_depth")
+  if kind == "stochastic_depth":  # inverted, so its factor has the mean 1
+    return y
+  mean = jnp.asarray(1.0 - rate, jnp.promote_types(y.dtype, jnp.float32))
+  return (y * mean).astype(y.dtype)

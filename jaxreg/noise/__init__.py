@@ -6,7 +6,7 @@
 
 Without a key (`key=None`) nothing is drawn: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no
 noise. Then `dropconnect` is the plain layer, and `shake_shake` the mean of its branches. No test-time factor
-is applied: with `inverted=False` call `dropout_mean`.
+is applied: with `inverted=False` multiply by `1 - rate`, or call `scale_weights`.
 
 Functions that multiply weights take the weights too: `dropconnect(key, x, kernel, ...)`. `weight_noise`,
 `dropconnect_params` and `rnn_weight_noise` take a tree of parameters in place of `x`.
@@ -21,7 +21,6 @@ from jaxreg.noise._dropconnect import dropconnect as dropconnect
 from jaxreg.noise._dropconnect import dropconnect_moments as dropconnect_moments
 from jaxreg.noise._dropconnect import dropconnect_params as dropconnect_params
 from jaxreg.noise._dropout import dropout as dropout
-from jaxreg.noise._dropout import dropout_mean as dropout_mean
 from jaxreg.noise._embedding_noise import embedding_noise as embedding_noise
 from jaxreg.noise._gaussian_noise import gaussian_dropout as gaussian_dropout
 from jaxreg.noise._gaussian_noise import gaussian_noise as gaussian_noise

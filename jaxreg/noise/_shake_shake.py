@@ -88,8 +88,8 @@ def shake_drop(
   .. math:: y = (b + (1 - b) \alpha)\, x, \qquad \frac{\partial}{\partial x} := b + (1 - b) \beta, \qquad
     b \sim \mathrm{Ber}(1 - \text{rate}), \ \alpha \sim \mathrm{U}, \ \beta \sim \mathrm{U}
 
-  At test time the branch is multiplied by the mean factor, `1 - rate + rate * mean(alpha)`; with the default
-  range this is `dropout_mean(x, rate=rate, inverted=False)`. The paper's rates grow linearly with depth.
+  At test time multiply the branch by the mean factor, `1 - rate + rate * mean(alpha)`; with the default range
+  this is `1 - rate`. The paper's rates grow linearly with depth.
 
   Args:
     key, per_example: as in `stochastic_depth`.
