@@ -1,9 +1,7 @@
 """The contract's cases of `jaxreg.reparam`."""
 
-import jax
 import numpy as np
-import oracles
-from contract import KEY, Case, Input
+from contract import Case, Input
 
 KERNEL = Input("real", "BFK")
 
@@ -50,11 +48,5 @@ CASES = (
     output="same",
     gradient=False,  # none goes through the singular vectors
     atol=1e-4,
-  ),
-  Case(
-    "reparam.spectral_norm_init",
-    {"key": KEY, "kernel": KERNEL},
-    lambda a: _unit(oracles.f64(jax.random.normal(a.key, a.kernel.shape[-1:], a.dtype))),
-    output="same",
   ),
 )

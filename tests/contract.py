@@ -364,7 +364,6 @@ CASES = (
     atol=1e-4,
   ),
   same("noise.dropout", {"key": KEY, "x": SCORES}, _dropout_oracle, {"rate": 0.25}, mask=True),
-  same("noise.dropout_mean", {"x": SCORES}, lambda a: 0.75 * a.x, {"rate": 0.25, "inverted": False}),
   Case("calibration.nll", PREDICTED, lambda a: oracles.nll(a.log_probs, a.labels, a.weights)),
   Case("calibration.brier", PREDICTED, lambda a: oracles.brier(a.log_probs, a.labels, a.weights)),
   Case(

@@ -110,7 +110,6 @@ SCALARS = [
   (swapped(noise.dropconnect), (X, KERNEL), "rate", 0.5),
   (noise.dropconnect_moments, (X, KERNEL), "rate", 0.5),
   (swapped(noise.dropconnect_params), (PARAMS,), "rate", 0.5),
-  (noise.dropout_mean, (X,), "rate", 0.5),
   (functools.partial(swapped(noise.drop_block), block_size=1), (X[..., None],), "rate", 0.5),
   (swapped(noise.shake_drop), (X,), "rate", 0.5),
   *((swapped(getattr(noise, name)), (X,), "rate", 0.5) for name in DROPOUTS),

@@ -20,8 +20,7 @@ def fgsm(loss_of_inputs: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bo
   give minus the loss of that class.
 
   Args:
-    loss_of_inputs: `x -> [batch]`, any loss in which examples do not depend on each other; it closes over
-      parameters, labels and the key of its noise.
+    loss_of_inputs: as in `pgd`.
     x: `[batch, ...]`, floating.
     eps: a scalar or `[batch]`, at least 0, in units of `x`; .007 in the paper's figure.
     clip: the least and largest value that an input may have, applied last.

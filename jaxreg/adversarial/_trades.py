@@ -39,11 +39,9 @@ def trades_loss(
     key: one draw of the start for all examples.
     log_probs_fn: as in `virtual_adversarial`.
     x: `[batch, ...]`, floating; inside `clip`, if that is given.
-    eps: radius of the ball, a scalar or `[batch]`, at least 0, in units of `x`; 8 / 255 in the paper.
-    step_size: of the attack, a scalar or `[batch]`, at least 0; 2 / 255 there.
-    num_steps: of the attack, at least 1; static.
-    norm: `linf`, `l2` or `l1`, over all axes of an example.
-    clip: the least and largest value that an input may have.
+    eps, step_size: as in `pgd`; 8 / 255 and 2 / 255 in the paper.
+    num_steps: at least 1; static.
+    norm, clip: as in `pgd`.
 
   Returns:
     `[batch]`, in nats, float32 or wider; summed over the axes between batch and classes.

@@ -27,13 +27,7 @@ class DualState(NamedTuple):
 
 
 def dual_init(multiplier: ArrayLike = 0.0) -> DualState:
-  """Returns the initial dual state.
-
-  Args:
-    multiplier: at least 0.
-
-  Returns:
-    A `DualState` of scalars, float32 or wider.
+  """Returns the initial dual state, scalars in float32 or wider; `multiplier` is at least 0.
 
   Example:
     >>> dual_init().multiplier
@@ -88,13 +82,9 @@ def dual_step(
 
   Args:
     state: from `dual_init` or the preceding step.
-    penalty: `Omega` at the new parameters, a scalar.
-    bound: `k`.
+    penalty, bound: as in `lagrangian`, at the new parameters.
     learning_rate: `rho` > 0.
     decay: decay of the running mean, in [0, 1); 0 takes the last value.
-
-  Returns:
-    The new state.
 
   Example:
     >>> dual_step(dual_init(0.5), 5.0, bound=4.0, learning_rate=0.25).multiplier

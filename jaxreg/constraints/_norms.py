@@ -29,9 +29,6 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
       attention's query, key and value, the last of an embedding, all but the first of Equinox's `weight`.
     mask: which leaves are bounded; by default kernels and embeddings.
 
-  Returns:
-    A pytree like `params`, with the same dtypes.
-
   Example:
     >>> max_norm({"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}, limit=2.5)["kernel"]
     Array([[1.5, 0. ],
@@ -62,9 +59,6 @@ def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -
   Args:
     params, axis, mask: as in `max_norm`.
 
-  Returns:
-    A pytree like `params`, with the same dtypes.
-
   Example:
     >>> unit_norm({"kernel": jnp.array([[4.0, 0.0], [0.0, 0.0]])})["kernel"]
     Array([[1., 0.],
@@ -94,9 +88,6 @@ def min_max_norm(
     low: `a`, at least 0.
     high: `b`, at least `low`.
     rate: `r` in [0, 1]; 1 projects, a smaller rate moves part of the way.
-
-  Returns:
-    A pytree like `params`, with the same dtypes.
 
   Example:
     >>> w = {"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}

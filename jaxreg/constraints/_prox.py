@@ -65,9 +65,6 @@ def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
     weight: `alpha`, at least 0.
     mask: which leaves are changed; by default kernels and embeddings.
 
-  Returns:
-    A pytree like `params`, with the same dtypes.
-
   Example:
     >>> prox_l1({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 0.1, weight=10.0)["kernel"]
     Array([-2.,  0.,  1.], dtype=float32)
@@ -89,9 +86,6 @@ def prox_elastic_net(
   Args:
     params, step, weight, mask: as in `prox_l1`.
     ratio: `rho` in [0, 1], the share of the L1 norm.
-
-  Returns:
-    A pytree like `params`, with the same dtypes.
 
   Example:
     >>> prox_elastic_net({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 1.0, weight=2.0, ratio=0.5)["kernel"]
@@ -125,9 +119,6 @@ def prox_group_lasso(
       weights (`paths.incoming_axes`).
     size_weighted: whether the threshold is multiplied by the root of a group's size.
 
-  Returns:
-    A pytree like `params`, with the same dtypes.
-
   Example:
     >>> w = jnp.array([[3.0, 0.1], [4.0, 0.1]])
     >>> prox_group_lasso({"kernel": w}, 1.0, weight=2.5, size_weighted=False)["kernel"]
@@ -159,9 +150,6 @@ def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
   Args:
     params, step, weight, mask: as in `prox_l1`.
 
-  Returns:
-    A pytree like `params`, with the same dtypes.
-
   Example:
     >>> prox_l0({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 1.0, weight=1.0)["kernel"]
     Array([-3.,  0.,  2.], dtype=float32)
@@ -181,9 +169,6 @@ def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = ker
   Args:
     params, mask: as in `prox_l1`.
     step: not used; present so that all operators share a signature.
-
-  Returns:
-    A pytree like `params`, with the same dtypes.
 
   Example:
     >>> prox_non_negative({"kernel": jnp.array([-3.0, 0.5])})["kernel"]

@@ -17,7 +17,7 @@ from jaxreg.typing import Array, Params
 
 
 class ProximalGradientResult(NamedTuple):
-  """The solution, the last step size, and the smooth loss before each step, `[num_steps]`."""
+  """The result of `proximal_gradient`."""
 
   params: Params
   step: Array

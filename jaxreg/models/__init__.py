@@ -1,37 +1,26 @@
 """Flax Linen models: backbones map `x` to features, heads map features to a loss's arguments.
 
 `Classifier(backbone, head)` joins the two; the call is `(x, *, train)`, and noise comes from the `dropout`
-key stream of `apply(..., rngs={"dropout": key})`. `greedy_decode` and `beam_decode` find sequences under any
-next-token log-probabilities. `Noise` makes a Linen module of a noise function, `NNXNoise` an NNX module.
+key stream of `apply(..., rngs={"dropout": key})`. `beam_decode` finds sequences under any next-token
+log-probabilities. `Noise` makes a Linen module of a noise function, `NNXNoise` an NNX module.
 """
 
 from typing import TYPE_CHECKING
 
 from jaxreg._names import suggest_names
 from jaxreg.models._airbench import Airbench as Airbench
-from jaxreg.models._autoencoder import Autoencoder as Autoencoder
-from jaxreg.models._classifier import Classifier as Classifier
 from jaxreg.models._convolution import convolution as convolution
 from jaxreg.models._decode import beam_decode as beam_decode
-from jaxreg.models._decode import greedy_decode as greedy_decode
-from jaxreg.models._dense_layers import ConcreteDropoutDense as ConcreteDropoutDense
-from jaxreg.models._dense_layers import DropConnectDense as DropConnectDense
-from jaxreg.models._dense_layers import SpectralNormDense as SpectralNormDense
-from jaxreg.models._dense_layers import VariationalDropoutDense as VariationalDropoutDense
-from jaxreg.models._dense_layers import WeightNormDense as WeightNormDense
+from jaxreg.models._dense import Dense as Dense
 from jaxreg.models._from_torch import resnet_from_torch as resnet_from_torch
-from jaxreg.models._heads import AttentionHead as AttentionHead
-from jaxreg.models._heads import BinaryHead as BinaryHead
+from jaxreg.models._heads import AffineHead as AffineHead
+from jaxreg.models._heads import Classifier as Classifier
 from jaxreg.models._heads import CosineHead as CosineHead
-from jaxreg.models._heads import DecoderHead as DecoderHead
 from jaxreg.models._heads import DropMaxHead as DropMaxHead
-from jaxreg.models._heads import GaussianHead as GaussianHead
 from jaxreg.models._heads import GroupSoftmaxHead as GroupSoftmaxHead
-from jaxreg.models._heads import QuantileHead as QuantileHead
-from jaxreg.models._heads import RegressionHead as RegressionHead
 from jaxreg.models._heads import SoftmaxHead as SoftmaxHead
-from jaxreg.models._heads import TaskHeads as TaskHeads
 from jaxreg.models._lenet import LeNet as LeNet
+from jaxreg.models._lenet import TutorialCNN as TutorialCNN
 from jaxreg.models._mlp import MLP as MLP
 from jaxreg.models._noise import Noise as Noise
 from jaxreg.models._residual_parts import LayerScale as LayerScale
@@ -39,10 +28,7 @@ from jaxreg.models._residual_parts import StandardizedConv as StandardizedConv
 from jaxreg.models._resnet import CifarResNet as CifarResNet
 from jaxreg.models._resnet import ResNet as ResNet
 from jaxreg.models._rnn import RNN as RNN
-from jaxreg.models._shared_heads import CoarseTasksHead as CoarseTasksHead
-from jaxreg.models._shared_heads import DecodingHead as DecodingHead
 from jaxreg.models._transformer import Transformer as Transformer
-from jaxreg.models._tutorial_cnn import TutorialCNN as TutorialCNN
 from jaxreg.models._vgg import VGG as VGG
 from jaxreg.models._vgg import VGG9 as VGG9
 

@@ -35,9 +35,8 @@ class Airbench(nn.Module):
     widths: channels of each block; the source's airbench94 has (64, 256, 256).
     dropout_rate: probability of dropping a unit, after each block.
     dropout: a function of `jaxreg.noise`: `dropout`, `gaussian_dropout`, `spatial_dropout` or `drop_block`.
-    block_size: side of the squares of `drop_block`.
     hidden_noise_std: standard deviation of Gaussian noise after each block in training.
-    axis_name: as in `CifarResNet`.
+    block_size, axis_name: as in `CifarResNet`.
     scale: factor of the features; the source's is 1/9.
     whitened: whether the first kernel starts with filters whose outputs on standardised CIFAR-10 have little
       correlation and a variance of about 1, and with their negatives; else it starts at random. It needs

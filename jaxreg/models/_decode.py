@@ -1,4 +1,4 @@
-"""Decoding of sequences from next-token log-probabilities: greedy, or by a beam."""
+"""Decoding of sequences from next-token log-probabilities, by a beam."""
 
 from collections.abc import Callable
 
@@ -9,39 +9,6 @@ from jaxreg._checks import check_count
 from jaxreg.typing import Array
 
 NextLogProbs = Callable[[Array, Array], Array]
-
-
-def greedy_decode(
-  next_log_probs: NextLogProbs, batch_size: int, *, length: int, begin: int = 1, end: int = 2, pad: int = 0
-) -> tuple[Array, Array]:
-  """Decodes the most probable token at each position, up to the end token or `length` tokens.
-
-  Args:
-    next_log_probs: maps `(prefixes, position)` to the log-probabilities of the token after
-      `prefixes[:, position]`, `[batch, vocabulary]`. The prefixes are int32 `[batch, length]`: `begin`, the
-      decoded tokens, then padding.
-    batch_size: number of sequences.
-    length: the largest number of tokens, including the end token.
-    begin, end, pad: tokens.
-
-  Returns:
-    The sequences after `begin`, int32 `[batch, length]`, padded after their end, and their log-probabilities
-    `[batch]`.
-  """
-  check_count(batch_size, "batch_size")
-  check_count(length, "length")
-
-  def step(carry):
-    position, tokens, scores, ended = carry
-    log_probs = next_log_probs(tokens[:, :length], position)
-    chosen = jnp.where(ended, pad, log_probs.argmax(axis=-1)).astype(jnp.int32)
-    scores += jnp.where(ended, 0, log_probs.max(axis=-1))
-    return position + 1, tokens.at[:, position + 1].set(chosen), scores, ended | (chosen == end)
-
-  tokens, scores, ended = _start((batch_size,), length, begin, pad)
-  going = lambda carry: (carry[0] < length) & ~carry[-1].all()
-  _, tokens, scores, _ = jax.lax.while_loop(going, step, (jnp.int32(0), tokens, scores, ended))
-  return tokens[:, 1:], scores
 
 
 def beam_decode(
@@ -60,11 +27,12 @@ def beam_decode(
   .. math:: \operatorname{score}(y) = \log p(y) \Big/ \Bigl(\frac{5 + |y|}{6}\Bigr)^\alpha
 
   Ended and open hypotheses compete by the same score, each with its own length. A beam wide enough for all
-  prefixes finds the best sequence; a beam of size 1 is `greedy_decode`.
+  prefixes finds the best sequence; a beam of size 1 takes the most probable token at each position.
 
   Args:
-    next_log_probs: as in `greedy_decode`, for `batch * beam_size` prefixes; the prefixes of one sequence are
-      adjacent.
+    next_log_probs: maps `(prefixes, position)` to the log-probabilities of the token after
+      `prefixes[:, position]`, `[batch * beam_size, vocabulary]`. The prefixes are int32, `[batch * beam_size,
+      length]`: `begin`, the decoded tokens, then padding. Those of one sequence are adjacent.
     batch_size: number of sequences.
     length: the largest number of tokens, including the end token.
     beam_size: number of hypotheses.
@@ -102,17 +70,11 @@ def beam_decode(
     scores = jnp.take_along_axis(totals.reshape(batch_size, -1), chosen, axis=1)
     return position + 1, tokens, scores, of_parent(sizes), of_parent(ended) | (token == end)
 
-  tokens, scores, ended = _start((batch_size, beam_size), length, begin, pad)
+  tokens = jnp.full((batch_size, beam_size, length + 1), pad, jnp.int32).at[..., 0].set(begin)
   # At first all hypotheses are the same one.
-  scores = scores.at[:, 1:].set(-jnp.inf)
+  scores = jnp.zeros((batch_size, beam_size), jnp.float32).at[:, 1:].set(-jnp.inf)
   going = lambda carry: (carry[0] < length) & ~carry[-1].all()
-  carry = (jnp.int32(0), tokens, scores, jnp.zeros_like(scores), ended)
+  carry = (jnp.int32(0), tokens, scores, jnp.zeros_like(scores), jnp.zeros(scores.shape, bool))
   _, tokens, scores, _, _ = jax.lax.while_loop(going, step, carry)
   # `top_k` sorts the hypotheses: the first is the best.
   return tokens[:, 0, 1:], scores[:, 0]
-
-
-def _start(shape: tuple[int, ...], length: int, begin: int, pad: int) -> tuple[Array, Array, Array]:
-  """Sequences with only the begin token, their log-probabilities, and whether they have ended."""
-  tokens = jnp.full((*shape, length + 1), pad, jnp.int32).at[..., 0].set(begin)
-  return tokens, jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)

@@ -1,4 +1,4 @@
-"""Heads: they map the last features to the arguments of a loss, by name."""
+"""Heads, which map the last features to the arguments of a loss by name, and their join with a backbone."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,29 @@ from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
 
-class _ClassHead(nn.Module):
+class Classifier(nn.Module):
+  """Computes `head(backbone(x))`: maps images or vectors to the arguments of a loss.
+
+  Attributes:
+    backbone: `(x, *, train) -> features`.
+    head: `features -> outputs`, a dict with the arguments of the method's loss, by name.
+  """
+
+  backbone: nn.Module
+  head: nn.Module
+
+  def __call__(self, x: Array, *, train: bool) -> dict[str, Any]:
+    return self.head(self.backbone(x, train=train))
+
+
+class ClassHead(nn.Module):
   """The fields of a head of classes, as `SoftmaxHead` explains them."""
 
   num_classes: int
   initializer: str = "glorot"
 
 
-class SoftmaxHead(_ClassHead):
+class SoftmaxHead(ClassHead):
   """One affine layer: `[batch, features] -> {"logits": [batch, classes]}`.
 
   Attributes:
@@ -34,96 +49,35 @@ class SoftmaxHead(_ClassHead):
     }
 
 
-class BinaryHead(_ClassHead):
-  """One affine layer, a logit for each yes-or-no label: `[batch, features] -> {"logits": [batch, ...]}`.
+class AffineHead(nn.Module):
+  """One affine layer for each output, by its name: `[batch, features] -> {name: [batch, *shape]}`.
+
+  `{"outputs": ()}` is one number an example, and `{"outputs": (), "log_vars": ()}` a mean and the logarithm
+  of a variance, for `losses.gaussian_nll`. Two classifications are `{"digit": (10,), "parity": (2,)}`, for
+  `losses.multitask`. Logits beside `{"inputs": (28, 28, 1)}` add a generative term, `losses.reconstruction`,
+  which shares the backbone with the classifier and needs no labels.
 
   Attributes:
-    num_classes, initializer: as in `SoftmaxHead`.
-    label_shape: () for one label an example, `logits` `[batch]`; `[labels]` for several, `[batch, labels]`.
+    shapes: the shape of each output of an example; a layer has the name of its output.
+    initializer: `glorot` or `tutorial`.
 
-  Raises:
-    ValueError: if there are not two classes.
+  References:
+    Caruana, `Multitask Learning`, 1997.
   """
 
-  label_shape: tuple[int, ...] = ()
-
-  @nn.compact
-  def __call__(self, features: Array) -> dict[str, Array]:
-    if self.num_classes != 2:
-      raise ValueError(f"num_classes must be 2, no and yes, got {self.num_classes}")
-    layer = nn.Dense(math.prod(self.label_shape), name="classifier", **initializers(self.initializer))
-    return {"logits": layer(features).reshape(features.shape[:1] + self.label_shape)}
-
-
-class _NumberHead(nn.Module):
-  """The fields of a head of targets that are numbers, as `RegressionHead` explains them."""
-
-  label_shape: tuple[int, ...]
+  shapes: Mapping[str, Sequence[int]]
   initializer: str = "glorot"
 
-  def affine(self, name: str, features: Array, *last: int) -> Array:
-    """One affine layer from the features to `[batch, *label_shape, *last]`."""
-    shape = (*self.label_shape, *last)
-    layer = nn.Dense(math.prod(shape), name=name, **initializers(self.initializer))
-    return layer(features).reshape(*features.shape[:1], *shape)
-
-
-class RegressionHead(_NumberHead):
-  """One affine layer, a number for each target: `[batch, features] -> {"outputs": [batch, *label_shape]}`.
-
-  Attributes:
-    label_shape: () for one target an example, `[targets]` for several.
-    initializer: as in `SoftmaxHead`.
-  """
-
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
-    return {"outputs": self.affine("outputs", features)}
+    outputs = {}
+    for name, shape in self.shapes.items():
+      layer = nn.Dense(math.prod(shape), name=name, **initializers(self.initializer))
+      outputs[name] = layer(features).reshape(*features.shape[:-1], *shape)
+    return outputs
 
 
-class GaussianHead(_NumberHead):
-  """Two affine layers, the mean and the logarithm of the variance: `outputs` and `log_vars`.
-
-  Attributes:
-    label_shape: as in `RegressionHead`, for both.
-    initializer: `glorot` or `tutorial`.
-  """
-
-  @nn.compact
-  def __call__(self, features: Array) -> dict[str, Array]:
-    return {name: self.affine(name, features) for name in ("outputs", "log_vars")}
-
-
-class QuantileHead(_NumberHead):
-  """One affine layer, a number for each quantile: `outputs` `[batch, *label_shape, levels]`.
-
-  Attributes:
-    label_shape: as in `RegressionHead`.
-    initializer: `glorot` or `tutorial`.
-    levels: the levels of the quantiles; only their number counts here.
-  """
-
-  levels: tuple[float, ...] = (0.05, 0.5, 0.95)
-
-  @nn.compact
-  def __call__(self, features: Array) -> dict[str, Array]:
-    return {"outputs": self.affine("outputs", features, len(self.levels))}
-
-
-class AttentionHead(_ClassHead):
-  """Two affine layers side by side, logits and gate: `logits` and `retain_logits`, each `[batch, classes]`.
-
-  Attributes:
-    num_classes, initializer: as in `SoftmaxHead`.
-  """
-
-  @nn.compact
-  def __call__(self, features: Array) -> dict[str, Array]:
-    affine = lambda name: nn.Dense(self.num_classes, name=name, **initializers(self.initializer))(features)
-    return {"logits": affine("classifier"), "retain_logits": affine("prior")}
-
-
-class DropMaxHead(_ClassHead):
+class DropMaxHead(ClassHead):
   """Three affine layers side by side: the arguments of `losses.dropmax`, each `[batch, classes]`.
 
   Attributes:
@@ -157,7 +111,7 @@ class DropMaxHead(_ClassHead):
     )
 
 
-class GroupSoftmaxHead(_ClassHead):
+class GroupSoftmaxHead(ClassHead):
   """One affine layer that returns its weights: the arguments of `losses.group_softmax`.
 
   `[batch, features] -> {"features": [batch, features], "kernel": [features, classes], "bias":
@@ -176,7 +130,7 @@ class GroupSoftmaxHead(_ClassHead):
     return {"features": features, **weights}
 
 
-class CosineHead(_ClassHead):
+class CosineHead(ClassHead):
   """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
 
   The kernel is `[features, classes]`; only the direction of each column matters. There is no bias.
@@ -189,45 +143,6 @@ class CosineHead(_ClassHead):
   def __call__(self, features: Array) -> dict[str, Array]:
     weights = _Affine(self.num_classes, self.initializer, bias=False, name="classifier")(features.shape[-1])
     return {"features": features, **weights}
-
-
-class DecoderHead(nn.Module):
-  """One affine layer back to inputs: `[batch, features] -> {"outputs": [batch, *shape]}`.
-
-  Beside a classifier's head in `TaskHeads` it gives a generative term, `losses.reconstruction`, which shares
-  the backbone's parameters with the classifier and needs no labels.
-
-  Attributes:
-    shape: shape of an example's inputs.
-    initializer: `glorot` or `tutorial`.
-  """
-
-  shape: Sequence[int]
-  initializer: str = "glorot"
-
-  @nn.compact
-  def __call__(self, features: Array) -> dict[str, Array]:
-    outputs = nn.Dense(math.prod(self.shape), name="decoder", **initializers(self.initializer))(features)
-    return {"outputs": outputs.reshape(*features.shape[:-1], *self.shape)}
-
-
-class TaskHeads(nn.Module):
-  """Several heads on the same features, by task: `features -> {task: outputs of its head}`.
-
-  In `Classifier(backbone, TaskHeads({...}))` all tasks share the backbone, and each has its own head.
-  `losses.multitask` or `losses.uncertainty_weighting` combine their losses.
-
-  Attributes:
-    heads: modules `features -> outputs`, by task.
-
-  References:
-    Caruana, `Multitask Learning`, 1997.
-  """
-
-  heads: Mapping[str, nn.Module]
-
-  def __call__(self, features: Array) -> dict[str, Any]:
-    return {task: head(features) for task, head in self.heads.items()}
 
 
 class _Affine(nn.Module):

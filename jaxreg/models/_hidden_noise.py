@@ -23,27 +23,18 @@ def dropped(
 
 
 def make_drop(module: Any) -> Callable[[Key, Array], Array]:
-  """The noise `(key, x) -> x` that `dropout`, `dropout_rate` and `block_size` describe.
-
-  A square is no larger than the map.
-  """
+  """The noise `(key, x) -> x` of the fields `dropout`, `dropout_rate` and `block_size`."""
   function = partial(getattr(noise, module.dropout), rate=module.dropout_rate)
   if module.dropout == "spatial_dropout":
     return partial(function, num_spatial=2)
   if module.dropout == "drop_block":
+    # A square is no larger than the map.
     return lambda key, x: function(key, x, block_size=min(module.block_size, *x.shape[-3:-1]))
   return function
 
 
 def disturbed(module: Any, x: Array, *, train: bool, kinds: tuple[str, ...] = DROPOUTS) -> Array:
-  """Disturbs hidden features in training.
-
-  Args:
-    module: a Linen module with the fields `dropout`, `dropout_rate`, `block_size` and `hidden_noise_std`.
-    x: hidden features.
-    train: whether to draw.
-    kinds: the values of `dropout` that act on these features; Gaussian noise acts on all.
-  """
+  """Disturbs hidden features in training by `make_drop`, if `dropout` is one of `kinds`, and by `noisy`."""
   if train and acts(module.dropout_rate) and module.dropout in kinds:
     x = make_drop(module)(module.make_rng("dropout"), x)
   return noisy(module, x, train=train)

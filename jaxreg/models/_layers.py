@@ -45,11 +45,6 @@ def check_images(x: Array, name: str, *, least: int = 1) -> None:
     )
 
 
-def conv_5x5(x: Array, channels: int, *, padding: str, initializer: str) -> Array:
-  """A 5x5 convolution, rectified and max-pooled, inside a compact module."""
-  return max_pool(nn.relu(Conv(channels, (5, 5), padding=padding, **initializers(initializer))(x)))
-
-
 def max_pool(x: Array) -> Array:
   """Computes the maximum of each 2x2 window, as `nn.max_pool(x, (2, 2), strides=(2, 2))`.
 

@@ -6,17 +6,10 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg._checks import acts, check_choice
-from jaxreg.models import _dense_layers as kinds
+from jaxreg.models._dense import KINDS, Dense
 from jaxreg.models._hidden_noise import dropped, noisy
 from jaxreg.models._layers import flatten, initializers
 from jaxreg.typing import Array
-
-LAYERS: dict[str, type[nn.Module]] = {
-  "weight_norm": kinds.WeightNormDense,
-  "spectral_norm": kinds.SpectralNormDense,
-  "concrete_dropout": kinds.ConcreteDropoutDense,
-  "variational_dropout": kinds.VariationalDropoutDense,
-}
 
 
 class MLP(nn.Module):
@@ -32,8 +25,7 @@ class MLP(nn.Module):
       `activation="selu"` `alpha_dropout`.
     activation: `relu`, `selu`, `tanh` or `sigmoid`.
     hidden_noise_std: standard deviation of Gaussian noise on the output of each hidden layer in training.
-    layer: `dense`, `weight_norm` or `spectral_norm`; or `concrete_dropout` or `variational_dropout`, which
-      learn the dropout of their inputs and need `penalties.learned_dropout` in the loss.
+    layer: `dense`, or a kind of `Dense`.
   """
 
   widths: Sequence[int] = (256, 256)
@@ -58,14 +50,14 @@ class MLP(nn.Module):
       )
     check_choice(self.dropout, "dropout", ("dropout", "gaussian_dropout", "alpha_dropout"))
     check_choice(self.activation, "activation", ("relu", "selu", "tanh", "sigmoid"))
-    check_choice(self.layer, "layer", ("dense", *LAYERS))
+    check_choice(self.layer, "layer", ("dense", *KINDS))
     x = dropped(self, flatten(x), self.input_dropout_rate, train=train)
     for number, (width, rate) in enumerate(zip(self.widths, rates)):
       name = f"Dense_{number}"  # layers of every kind have the same names
       if self.layer == "dense":
         x = nn.Dense(width, **initializers(self.initializer), name=name)(x)
       else:
-        x = LAYERS[self.layer](width, initializer=self.initializer, name=name)(x, train=train)
+        x = Dense(width, self.layer, self.initializer, name=name)(x, train=train)
       x = getattr(nn, self.activation)(x)
       x = dropped(self, x, rate, train=train, function=getattr(noise, self.dropout))
       x = noisy(self, x, train=train)

@@ -1,11 +1,16 @@
-"""Parts of residual networks: a learned scale of each channel, and convolutions with standardised kernels."""
+"""Parts of residual networks: noise on branches, scales of channels, kernels that are standardised."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxreg import reparam
+from jaxreg import noise, reparam
+from jaxreg._checks import acts
 from jaxreg.typing import Array
+
+BRANCH_NOISES = ("", "stochastic_depth", "shake_drop", "shake_shake")
 
 
 class LayerScale(nn.Module):
@@ -36,3 +41,19 @@ class StandardizedConv(nn.Conv):
   def param(self, name: str, *args: Any, **kwargs: Any) -> Any:
     value = super().param(name, *args, **kwargs)
     return reparam.weight_standardization(value) if name == "kernel" else value
+
+
+def branch(module: nn.Module, make: Callable[[], Array], *, kind: str, rate: float, train: bool) -> Array:
+  """Drops or scales the branch that `make` computes in training, and returns its mean otherwise."""
+  y = make()
+  if kind == "shake_shake":
+    other = make()
+    return noise.shake_shake(module.make_rng("dropout"), y, other) if train else (y + other) / 2
+  if not kind or not acts(rate):
+    return y
+  if train:
+    return getattr(noise, kind)(module.make_rng("dropout"), y, rate=rate)
+  if kind == "stochastic_depth":  # inverted, so its factor has the mean 1
+    return y
+  mean = jnp.asarray(1.0 - rate, jnp.promote_types(y.dtype, jnp.float32))
+  return (y * mean).astype(y.dtype)

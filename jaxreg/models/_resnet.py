@@ -9,10 +9,9 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg._checks import acts, check_choice, check_count
-from jaxreg.models._branches import BRANCH_NOISES, branch
 from jaxreg.models._hidden_noise import DROPOUTS, make_drop, noisy
 from jaxreg.models._layers import Conv, check_images
-from jaxreg.models._residual_parts import LayerScale, StandardizedConv
+from jaxreg.models._residual_parts import BRANCH_NOISES, LayerScale, StandardizedConv, branch
 from jaxreg.typing import Array, Key
 
 _Conv = partial(Conv, use_bias=False, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"))
@@ -73,14 +72,7 @@ class CifarResNet(_Options):
     n, rest = divmod(self.depth - 2, 6)
     if rest or n < 1:
       raise ValueError(f"depth must be 6n + 2, such as 20, 32 or 56, got {self.depth}")
-    check_images(x, "CifarResNet")
-    check_count(self.width, "width")
-    _check_noises(self)
-    norm = _batch_norm(train, self.axis_name)
-    x = nn.relu(norm()(_conv(self)(self.width, (3, 3))(x)))
-    widths = [self.width, 2 * self.width, 4 * self.width]
-    block = partial(_remat(BasicBlock, self.remat), norm=norm, projected=False, **_block_options(self, train))
-    return _stages(self, x, [n, n, n], widths, block, train=train)
+    return _apply(self, x, BasicBlock, [n, n, n], train=train, projected=False)
 
 
 # Blocks per stage by depth: basic blocks, and bottlenecks.
@@ -116,19 +108,8 @@ class ResNet(_Options):
     if self.depth not in blocks:
       raise ValueError(f"depth must be one of {', '.join(map(str, blocks))}, got {self.depth}")
     check_choice(self.stem, "stem", ("cifar", "imagenet"))
-    check_images(x, "ResNet")
-    check_count(self.width, "width")
-    _check_noises(self)
-    norm = _batch_norm(train, self.axis_name)
-    if self.stem == "cifar":
-      x = nn.relu(norm()(_conv(self)(self.width, (3, 3))(x)))
-    else:
-      x = nn.relu(norm()(_conv(self)(self.width, (7, 7), strides=2, padding=[(3, 3), (3, 3)])(x)))
-      x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=[(1, 1), (1, 1)])  # type: ignore[arg-type]
-    widths = [self.width * 2**stage for stage in range(4)]
-    kind = BasicBlock if self.depth in _BASIC else Bottleneck
-    block = partial(_remat(kind, self.remat), norm=norm, **_block_options(self, train))
-    return _stages(self, x, blocks[self.depth], widths, block, train=train)
+    block = BasicBlock if self.depth in _BASIC else Bottleneck
+    return _apply(self, x, block, blocks[self.depth], train=train, stem=self.stem)
 
 
 class _Block(nn.Module):
@@ -195,26 +176,46 @@ class Bottleneck(_Block):
     return nn.relu(x + y)
 
 
-def _stages(
+def _apply(
   module: Any,
   x: Array,
+  block: type[nn.Module],
   blocks: Sequence[int],
-  widths: Sequence[int],
-  block: Callable[..., Any],
   *,
   train: bool,
+  stem: str = "cifar",
+  **options: Any,
 ) -> Array:
+  """The stem, the stages of `blocks`, each twice as wide as the one before, and the mean over positions."""
+  check_images(x, type(module).__name__)
+  check_count(module.width, "width")
+  check_choice(module.dropout, "dropout", DROPOUTS)
+  check_choice(module.branch_noise, "branch_noise", BRANCH_NOISES)
+  conv = partial(StandardizedConv, **_Conv.keywords) if module.standardized else _Conv
+  norm = partial(nn.BatchNorm, use_running_average=not train, momentum=0.9, axis_name=module.axis_name)
+  if stem == "cifar":
+    x = nn.relu(norm()(conv(module.width, (3, 3))(x)))
+  else:
+    x = nn.relu(norm()(conv(module.width, (7, 7), strides=2, padding=[(3, 3), (3, 3)])(x)))
+    x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=[(1, 1), (1, 1)])  # type: ignore[arg-type]
+  make = partial(
+    nn.remat(block) if module.remat else block,
+    norm=norm,
+    conv=conv,
+    drop=make_drop(module) if train and acts(module.dropout_rate) else None,
+    branch_noise=module.branch_noise,
+    layer_scale=module.layer_scale,
+    train=train,
+    **options,
+  )
   rate, schedule = module.branch_rate if module.branch_noise else 0.0, module.branch_schedule
   rates = iter(noise.drop_path_rates(rate, sum(blocks), schedule=schedule))
-  for stage, (number, width) in enumerate(zip(blocks, widths)):
+  for stage, number in enumerate(blocks):
     for index in range(number):
+      stride = 2 if stage and index == 0 else 1
       # An explicit name, so that parameters have the same names with and without rematerialisation.
-      x = block(
-        width,
-        2 if stage and index == 0 else 1,
-        branch_rate=next(rates),
-        name=f"stage{stage}_block{index}",
-      )(x)
+      name = f"stage{stage}_block{index}"
+      x = make(module.width * 2**stage, stride, branch_rate=next(rates), name=name)(x)
       x = noisy(module, x, train=train)
   return x.mean(axis=(1, 2))
 
@@ -225,27 +226,3 @@ def _dropped(block: Any, x: Array) -> Array:
 
 def _scaled(block: Any, y: Array) -> Array:
   return LayerScale(block.layer_scale)(y) if acts(block.layer_scale) else y
-
-
-def _conv(module: Any) -> Any:
-  return partial(StandardizedConv, **_Conv.keywords) if module.standardized else _Conv
-
-
-def _block_options(module: Any, train: bool) -> dict[str, Any]:
-  """The fields of a block that its network sets."""
-  drop = make_drop(module) if train and acts(module.dropout_rate) else None
-  options = {"branch_noise": module.branch_noise, "layer_scale": module.layer_scale}
-  return {"drop": drop, "train": train, "conv": _conv(module), **options}
-
-
-def _check_noises(module: Any) -> None:
-  check_choice(module.dropout, "dropout", DROPOUTS)
-  check_choice(module.branch_noise, "branch_noise", BRANCH_NOISES)
-
-
-def _remat(block: type[nn.Module], remat: bool) -> Callable[..., Any]:
-  return nn.remat(block) if remat else block
-
-
-def _batch_norm(train: bool, axis_name: str | None) -> Any:
-  return partial(nn.BatchNorm, use_running_average=not train, momentum=0.9, axis_name=axis_name)

@@ -61,9 +61,8 @@ class Transformer(nn.Module):
     initial = nn.initializers.normal(self.d_model**-0.5)
     self.embedding = nn.Embed(self.vocab_size, self.d_model, embedding_init=initial)
     attention = {"num_heads": self.num_heads, "d_k": self.d_k, "d_v": self.d_v}
-    layers = range(self.num_layers)
-    self.encoder = [_EncoderLayer(attention, self.d_ff, self.dropout_rate) for _ in layers]
-    self.decoder = [_DecoderLayer(attention, self.d_ff, self.dropout_rate) for _ in layers]
+    layers = lambda: [_Layer(attention, self.d_ff, self.dropout_rate) for _ in range(self.num_layers)]
+    self.encoder, self.decoder = layers(), layers()
 
   def __call__(self, x: Array, *, train: bool) -> Array:
     if not jnp.issubdtype(x.dtype, jnp.integer):
@@ -156,38 +155,25 @@ class _FeedForward(nn.Module):
     return _dense(x.shape[-1], "out")(nn.relu(_dense(self.d_ff, "hidden")(x)))
 
 
-class _EncoderLayer(nn.Module):
-  """Self-attention and feed-forward."""
+class _Layer(nn.Module):
+  """Self-attention, in the decoder attention to the encoder's output `memory`, and feed-forward."""
 
   attention: Any  # options of `_Attention`
   d_ff: int
   dropout_rate: float
 
   @nn.compact
-  def __call__(self, x: Array, mask: Array, *, train: bool) -> Array:
-    add = lambda x, y, name: _add_and_norm(self, x, y, name, self.dropout_rate, train)
+  def __call__(
+    self, x: Array, mask: Array, memory: Array | None = None, memory_mask: Any = None, *, train: bool
+  ) -> Array:
+    def add(x: Array, y: Array, name: str) -> Array:
+      return nn.LayerNorm(name=name)(x + dropped(self, y, self.dropout_rate, train=train))
+
     x = add(x, _Attention(**self.attention, name="self_attention")(x, x, mask), "self_attention_norm")
+    if memory is not None:
+      attended = _Attention(**self.attention, name="cross_attention")(x, memory, memory_mask)
+      x = add(x, attended, "cross_attention_norm")
     return add(x, _FeedForward(self.d_ff, name="feed_forward")(x), "feed_forward_norm")
-
-
-class _DecoderLayer(nn.Module):
-  """Self-attention, attention to the encoder's output, and feed-forward."""
-
-  attention: Any  # options of `_Attention`
-  d_ff: int
-  dropout_rate: float
-
-  @nn.compact
-  def __call__(self, x: Array, mask: Array, memory: Array, memory_mask: Array, *, train: bool) -> Array:
-    add = lambda x, y, name: _add_and_norm(self, x, y, name, self.dropout_rate, train)
-    x = add(x, _Attention(**self.attention, name="self_attention")(x, x, mask), "self_attention_norm")
-    attended = _Attention(**self.attention, name="cross_attention")(x, memory, memory_mask)
-    x = add(x, attended, "cross_attention_norm")
-    return add(x, _FeedForward(self.d_ff, name="feed_forward")(x), "feed_forward_norm")
-
-
-def _add_and_norm(module: nn.Module, x: Array, y: Array, name: str, rate: float, train: bool) -> Array:
-  return nn.LayerNorm(name=name)(x + dropped(module, y, rate, train=train))
 
 
 def _dense(features: int, name: str, *, use_bias: bool = True) -> nn.Dense:

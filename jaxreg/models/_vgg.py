@@ -84,11 +84,7 @@ class VGG9(nn.Module):
     dropout_rate: probability of dropping a unit, after each pooling; the first source's 0.8 is the
       probability of keeping one.
     dropout: a function of `jaxreg.noise`: `dropout`, `gaussian_dropout`, `spatial_dropout` or `drop_block`.
-    block_size: side of the squares of `drop_block`.
-    hidden_noise_std: standard deviation of Gaussian noise on the pooled maps and the dense layers in
-      training.
-    batch_norm: whether to normalise after each convolution, which then has no bias.
-    axis_name: as in `CifarResNet`.
+    block_size, hidden_noise_std, batch_norm, axis_name: as in `VGG`.
 
   References:
     Zhang, Zhou & Xu, `Dropout in training neural networks: flatness of solution and noise structure`, 2021,

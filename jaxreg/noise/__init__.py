@@ -6,7 +6,7 @@
 
 Without a key (`key=None`) nothing is drawn: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no
 noise. Then `dropconnect` is the plain layer, and `shake_shake` the mean of its branches. No test-time factor
-is applied: with `inverted=False` call `dropout_mean`.
+is applied: with `inverted=False` multiply by `1 - rate`, or call `scale_weights`.
 
 Functions that multiply weights take the weights too: `dropconnect(key, x, kernel, ...)`. `weight_noise`,
 `dropconnect_params` and `rnn_weight_noise` take a tree of parameters in place of `x`.
@@ -17,24 +17,23 @@ from jaxreg.noise._alpha_dropout import alpha_dropout as alpha_dropout
 from jaxreg.noise._concrete_dropout import concrete_dropout as concrete_dropout
 from jaxreg.noise._concrete_dropout import concrete_dropout_kl as concrete_dropout_kl
 from jaxreg.noise._drop_block import drop_block as drop_block
-from jaxreg.noise._drop_path_rates import drop_path_rates as drop_path_rates
 from jaxreg.noise._dropconnect import dropconnect as dropconnect
 from jaxreg.noise._dropconnect import dropconnect_moments as dropconnect_moments
 from jaxreg.noise._dropconnect import dropconnect_params as dropconnect_params
 from jaxreg.noise._dropout import dropout as dropout
-from jaxreg.noise._dropout import dropout_mean as dropout_mean
 from jaxreg.noise._embedding_noise import embedding_noise as embedding_noise
-from jaxreg.noise._gaussian_dropout import gaussian_dropout as gaussian_dropout
+from jaxreg.noise._gaussian_noise import gaussian_dropout as gaussian_dropout
 from jaxreg.noise._gaussian_noise import gaussian_noise as gaussian_noise
 from jaxreg.noise._label_noise import label_noise as label_noise
 from jaxreg.noise._layer import layer as layer
-from jaxreg.noise._recurrent_dropout import recurrent_dropout as recurrent_dropout
 from jaxreg.noise._rnn_weight_noise import rnn_weight_noise as rnn_weight_noise
 from jaxreg.noise._rnn_weight_noise import rnn_weight_noise_init as rnn_weight_noise_init
 from jaxreg.noise._shake_shake import shake_drop as shake_drop
 from jaxreg.noise._shake_shake import shake_shake as shake_shake
-from jaxreg.noise._spatial_dropout import spatial_dropout as spatial_dropout
-from jaxreg.noise._stochastic_depth import stochastic_depth as stochastic_depth
+from jaxreg.noise._structured_dropout import drop_path_rates as drop_path_rates
+from jaxreg.noise._structured_dropout import recurrent_dropout as recurrent_dropout
+from jaxreg.noise._structured_dropout import spatial_dropout as spatial_dropout
+from jaxreg.noise._structured_dropout import stochastic_depth as stochastic_depth
 from jaxreg.noise._token_dropout import token_dropout as token_dropout
 from jaxreg.noise._variational_dropout import variational_dropout as variational_dropout
 from jaxreg.noise._variational_dropout import variational_dropout_kl as variational_dropout_kl

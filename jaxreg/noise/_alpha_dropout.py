@@ -26,10 +26,8 @@ def alpha_dropout(
   with `q = 1 - rate`. Inputs of another mean or variance do not keep them.
 
   Args:
-    key: one draw for the whole of `x`; None for no noise.
+    key, rate, shared_axes: as in `dropout`.
     x: outputs of SELU, any shape, floating.
-    rate: probability of dropping, in [0, 1]; may be traced.
-    shared_axes: axes along which one mask is shared.
 
   Returns:
     An array of the shape and dtype of `x`; zeros at rate 1, which is the limit.

@@ -39,9 +39,6 @@ def concrete_dropout(
     rate_logit: `logit p`, a scalar, to be trained.
     temperature: `t`, positive.
 
-  Returns:
-    An array of the shape and dtype of `x`.
-
   Example:
     >>> concrete_dropout(jax.random.key(0), jnp.ones(4), rate_logit=-1.0).round(2)
     Array([0.  , 0.  , 1.37, 1.37], dtype=float32)

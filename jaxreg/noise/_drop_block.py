@@ -33,17 +33,13 @@ def drop_block(
   less at the edges, and the paper scales by the fraction that happens to be kept.
 
   Args:
-    key: one draw for the whole of `x`; None for no noise.
+    key, inverted: as in `dropout`.
     x: `[..., height, width, channels]`, floating.
     rate: probability of dropping an entry, in [0, 1]; may be traced: the paper lets it grow from 0.
     block_size: `b`, or height and width of a block; odd or even. 1 is dropout.
     per_channel: whether each channel of an example has its own blocks, which the paper found better, or all
       share them.
     channel_axis: the axis of the channels, counted from the end: -3 for `[..., channels, height, width]`.
-    inverted: whether the kept entries are scaled to keep the mean.
-
-  Returns:
-    An array of the shape and dtype of `x`.
 
   Raises:
     ValueError: if a block is larger than the image.

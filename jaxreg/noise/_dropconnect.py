@@ -118,14 +118,8 @@ def dropconnect_params(
   then belong to the clean parameters, and no noise stays in them.
 
   Args:
-    key: one draw for all parameters; None for no noise.
-    params: any pytree.
-    rate: probability of dropping a weight, in [0, 1]; may be traced.
-    mask: which leaves to change; by default kernels and embeddings.
-    inverted: whether the kept weights are scaled to keep the mean.
-
-  Returns:
-    A pytree like `params`, its leaves in their own dtypes.
+    key, params, mask: as in `weight_noise`.
+    rate, inverted: as in `dropconnect`.
 
   Example:
     >>> params = {"kernel": jnp.ones(4), "bias": jnp.ones(2)}

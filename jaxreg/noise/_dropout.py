@@ -26,8 +26,8 @@ def dropout(
   .. math:: y = \frac{m \odot x}{1 - \text{rate}} \ \text{(inverted)} \quad\text{or}\quad y = m \odot x,
     \qquad m \sim \mathrm{Ber}(1 - \text{rate})
 
-  Inverted dropout needs nothing at test time. Otherwise apply `dropout_mean` there, as in the papers that
-  multiply the weights by `p = 1 - rate`.
+  Inverted dropout needs nothing at test time. Otherwise multiply by `1 - rate` there, or scale the weights
+  that read the result by `scale_weights`.
 
   Args:
     key: one draw for the whole of `x`; None for no noise, which returns `x` unchanged.
@@ -66,22 +66,6 @@ def dropout_mask(
   """Samples the kept entries: `[shape]`, bool, true with probability `1 - rate`."""
   keep = 1.0 - jnp.asarray(rate, jnp.float32)
   return jax.random.bernoulli(check_key(key), keep, shape, out_sharding=out_sharding)
-
-
-def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Array:
-  """Computes the mean of `dropout` over its masks: `x`, or `(1 - rate) x` if not inverted; for test time.
-
-  Example:
-    >>> dropout_mean(jnp.ones(2), rate=0.25, inverted=False)
-    Array([0.75, 0.75], dtype=float32)
-
-  References:
-    Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, figure 2.
-  """
-  x = check_floating(x, "x")
-  check_option(rate, "rate", x.shape, low=0, high=1, entrywise=True)
-  wide = jnp.promote_types(x.dtype, jnp.float32)
-  return x if inverted else (x * jnp.asarray(1.0 - rate, wide)).astype(x.dtype)
 
 
 def shared_shape(x: Array, shared_axes: tuple[int, ...]) -> tuple[int, ...]:

@@ -28,9 +28,6 @@ def embedding_noise(
     alpha: the scale of the noise, at least 0; the source tries 5, 10 and 15.
     where: `[..., length]`, bools, false for padding. Padding gets no noise and does not count in `L`.
 
-  Returns:
-    An array of the shape and dtype of `x`.
-
   Example:
     >>> embedding_noise(jax.random.key(0), jnp.zeros((2, 4)), alpha=1.0).shape
     (2, 4)

@@ -59,10 +59,9 @@ def rnn_weight_noise(
     params: any pytree, the same at every step.
     carry: the carry from `rnn_weight_noise_init` or from the last step.
     std: `sigma`, at least 0; may be traced.
-    kind: whether the noise is added or multiplied.
+    kind, mask: as in `weight_noise`.
     cumulative: whether it accumulates over the steps of a sequence.
     per_step: whether each step draws its own `Delta`, or a sequence shares one.
-    mask: which leaves to change; by default kernels and embeddings.
 
   Returns:
     The noisy parameters, with the dtypes of their leaves, and the carry for the next step.

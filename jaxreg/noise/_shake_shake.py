@@ -88,19 +88,15 @@ def shake_drop(
   .. math:: y = (b + (1 - b) \alpha)\, x, \qquad \frac{\partial}{\partial x} := b + (1 - b) \beta, \qquad
     b \sim \mathrm{Ber}(1 - \text{rate}), \ \alpha \sim \mathrm{U}, \ \beta \sim \mathrm{U}
 
-  At test time the branch is multiplied by the mean factor, `1 - rate + rate * mean(alpha)`; with the default
-  range this is `dropout_mean(x, rate=rate, inverted=False)`. The paper's rates grow linearly with depth.
+  At test time multiply the branch by the mean factor, `1 - rate + rate * mean(alpha)`; with the default range
+  this is `1 - rate`. The paper's rates grow linearly with depth.
 
   Args:
-    key: one draw for the whole batch; None for no noise, which returns `x` unchanged.
+    key, per_example: as in `stochastic_depth`.
     x: the output of a residual branch, `[batch, ...]`, floating.
     rate: probability of disturbing the branch, in [0, 1]; may be traced.
     forward: range of `alpha`.
     backward: range of `beta`.
-    per_example: whether each example has its own numbers, or the batch shares them.
-
-  Returns:
-    An array of the shape and dtype of `x`.
 
   Example:
     >>> shake_drop(jax.random.key(1), jnp.ones((4, 1)), rate=0.5).round(1).ravel()

@@ -28,9 +28,6 @@ def variational_dropout(
     max_log_alpha: upper bound applied to `log_alpha`. The first paper uses 0, because its approximation of
       the KL holds up to there; the approximation here does not need that.
 
-  Returns:
-    An array of the shape and dtype of `x`.
-
   Example:
     >>> variational_dropout(jax.random.key(0), jnp.ones(3), log_alpha=jnp.array([-jnp.inf, 0.0, -4.0]))
     Array([1.        , 3.0252647 , 0.94131935], dtype=float32)

@@ -44,9 +44,6 @@ def weight_noise(
     kind: whether the noise is added or multiplied.
     relative: whether `std` is in units of each leaf's root mean square, which carries no gradient.
 
-  Returns:
-    A pytree like `params`, with the dtypes of its leaves.
-
   Raises:
     ValueError: if `relative` is set for multiplicative noise.
 

@@ -23,9 +23,6 @@ def scale_weights(params: Params, *, rate: ArrayLike, mask: Mask) -> Params:
     rate: `1 - p`, the probability that an input was dropped, in [0, 1].
     mask: the kernels of the layers that read dropped units, without biases, such as `"Dense_1/kernel"`.
 
-  Returns:
-    A pytree like `params`, with the dtypes of its leaves.
-
   Example:
     >>> scale_weights({"kernel": 2.0, "bias": 2.0}, rate=0.5, mask="kernel")
     {'bias': 2.0, 'kernel': Array(1., dtype=float32)}

@@ -6,7 +6,6 @@ Linen's dense and convolutional layers; for another layout give `axis`, or a tre
 
 from jaxreg._names import suggest_names
 from jaxreg.reparam._spectral_norm import spectral_norm as spectral_norm
-from jaxreg.reparam._spectral_norm import spectral_norm_init as spectral_norm_init
 from jaxreg.reparam._weight_norm import weight_norm as weight_norm
 from jaxreg.reparam._weight_norm import weight_norm_init as weight_norm_init
 from jaxreg.reparam._weight_standardization import weight_standardization as weight_standardization

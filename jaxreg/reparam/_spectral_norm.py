@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_floating, check_key, key_first
+from jaxreg._checks import check_count, check_floating
 from jaxreg._sharding import partitioned, placed_like
 from jaxreg.reparam._weight_norm import Axis, check_kernel
-from jaxreg.typing import Array, Key
+from jaxreg.typing import Array
 
 
 def spectral_norm(
@@ -29,7 +29,8 @@ def spectral_norm(
 
   Args:
     kernel: `[..., units]`, floating; with `axis`, the units are on the other axes.
-    u: `[units]`, from `spectral_norm_init` or the last call; carries no gradient.
+    u: `[units]`, from the last call, and at first random: `jax.random.normal(key, [units])`;
+      carries no gradient.
     num_steps: number of iterations.
     axis: axes of one unit's weights; by default all but the last. For the convolutions of Equinox and
       PyTorch, `[out, in, height, width]`, give `(1, 2, 3)`.
@@ -65,7 +66,7 @@ def spectral_norm(
     matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
     fixed = jax.lax.stop_gradient(matrix)
     # Power iteration cannot leave a zero vector, so it then starts from the column with the largest entry.
-    left = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()])
+    left = unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()])
     right = placed_like(jax.lax.stop_gradient(u).astype(wide), fixed)
     _, left, right = jax.lax.fori_loop(0, num_steps, _iterate, (fixed, left, right))
     sigma = left @ (matrix @ right)
@@ -75,37 +76,15 @@ def spectral_norm(
   return partitioned(of_arrays, kernel, u, kept=(slice(None), slice(0)))
 
 
-@key_first
-def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: Axis = None) -> Array:
-  """Draws a random unit vector `[units]` to start the power iteration, in the dtype of `kernel`.
-
-  Args:
-    key: a typed key.
-    kernel: `[..., units]`, floating.
-    axis: as for `spectral_norm`.
-
-  Example:
-    >>> u = spectral_norm_init(jax.random.key(0), jnp.ones((3, 2)))
-    >>> (u @ u).round(5)
-    Array(1., dtype=float32)
-
-  References:
-    Miyato et al., `Spectral Normalization for Generative Adversarial Networks`, 2018, algorithm 1.
-  """
-  kernel, axes = check_kernel("", kernel, axis, "kernel")
-  wide = jnp.promote_types(kernel.dtype, jnp.float32)
-  units = math.prod(size for i, size in enumerate(kernel.shape) if i not in axes)
-  return _unit(jax.random.normal(check_key(key), (units,), wide)).astype(kernel.dtype)
-
-
 # The matrix is carried, so that the loop's body is one function, which calls outside of `jit` compile once.
 def _iterate(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
   matrix, left, right = carry
-  left = _unit(matrix @ right, otherwise=left)
-  return matrix, left, _unit(matrix.T @ left, otherwise=right)
+  left = unit(matrix @ right, otherwise=left)
+  return matrix, left, unit(matrix.T @ left, otherwise=right)
 
 
-def _unit(x: Array, otherwise: Array | float = 0.0) -> Array:
+def unit(x: Array, otherwise: Array | float = 0.0) -> Array:
+  """The vector divided by its length; `otherwise` if the length is 0."""
   length = jnp.sqrt(jnp.square(x).sum())
   return jnp.where(length == 0, otherwise, x / _or_one(length))
 

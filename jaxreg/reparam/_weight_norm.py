@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -51,9 +52,16 @@ def weight_norm(v: Any, g: Any, *, axis: Axis = None) -> Any:
     Salimans and Kingma, `Weight Normalization: A Simple Reparameterization to Accelerate Training of Deep
     Neural Networks`, 2016, section 2.
   """
-  leaves, tree = jax.tree.flatten(v)
-  rows = zip(paths.leaf_names(v), leaves, tree.flatten_up_to(g), strict=True)
-  return tree.unflatten([_with_lengths(name, v, g, axis) for name, v, g in rows])
+
+  def with_lengths(name: str, v: ArrayLike, g: ArrayLike) -> Array:
+    v, axes = check_kernel(name, v, axis)
+    near_one, length, _ = scaled(wide(v), axes)
+    units = tuple(size for i, size in enumerate(v.shape) if i not in axes)
+    g = check_floating(g, f"g/{name}" if name else "g", shape=units).reshape(length.shape)
+    factor = jnp.where(length == 0, 0, g / jnp.where(length == 0, 1, length))
+    return (near_one * factor).astype(v.dtype)
+
+  return each_kernel(with_lengths, v, g)
 
 
 def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
@@ -71,24 +79,18 @@ def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
     Salimans and Kingma, `Weight Normalization: A Simple Reparameterization to Accelerate Training of Deep
     Neural Networks`, 2016.
   """
-  leaves, tree = jax.tree.flatten(v)
-  return tree.unflatten(
-    [_lengths(name, v, axis) for name, v in zip(paths.leaf_names(v), leaves, strict=True)]
-  )
+
+  def lengths(name: str, v: ArrayLike) -> Array:
+    v, axes = check_kernel(name, v, axis)
+    return norm(wide(v), axes).squeeze(axes).astype(v.dtype)
+
+  return each_kernel(lengths, v)
 
 
-def _with_lengths(name: str, v: ArrayLike, g: ArrayLike, axis: Axis) -> Array:
-  v, axes = check_kernel(name, v, axis)
-  near_one, length, _ = scaled(wide(v), axes)
-  units = tuple(size for i, size in enumerate(v.shape) if i not in axes)
-  g = check_floating(g, f"g/{name}" if name else "g", shape=units).reshape(length.shape)
-  factor = jnp.where(length == 0, 0, g / jnp.where(length == 0, 1, length))
-  return (near_one * factor).astype(v.dtype)
-
-
-def _lengths(name: str, v: ArrayLike, axis: Axis) -> Array:
-  v, axes = check_kernel(name, v, axis)
-  return norm(wide(v), axes).squeeze(axes).astype(v.dtype)
+def each_kernel(function: Callable[..., Array], v: Any, *rest: Any) -> Any:
+  """Applies `function(name, kernel, ...)` to each kernel of a tree, with the leaves of `rest` beside it."""
+  names = jax.tree.unflatten(jax.tree.structure(v), paths.leaf_names(v))
+  return jax.tree.map(function, names, v, *rest)
 
 
 def check_kernel(name: str, v: ArrayLike, axis: Axis, root: str = "v") -> tuple[Array, tuple[int, ...]]:

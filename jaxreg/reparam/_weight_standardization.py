@@ -7,10 +7,9 @@ from typing import Any
 import jax
 from jax.typing import ArrayLike
 
-from jaxreg import paths
 from jaxreg._checks import check_option
 from jaxreg._leaves import wide
-from jaxreg.reparam._weight_norm import Axis, check_kernel
+from jaxreg.reparam._weight_norm import Axis, check_kernel, each_kernel
 from jaxreg.typing import Array
 
 
@@ -40,12 +39,11 @@ def weight_standardization(v: Any, *, eps: float = 1e-5, axis: Axis = None) -> A
     section 3; the source adds `eps` to the deviation, and timm and big_vision to the variance.
   """
   check_option(eps, "eps", (), low=0, open_low=True)
-  leaves, tree = jax.tree.flatten(v)
-  return tree.unflatten([_one(name, leaf, eps, axis) for name, leaf in zip(paths.leaf_names(v), leaves)])
 
+  def standardized(name: str, v: ArrayLike) -> Array:
+    v, axes = check_kernel(name, v, axis)
+    # Centred first: if all weights of a unit are equal, `eps` would enlarge the rounding of their mean.
+    centred = wide(v) - wide(v).mean(axes, keepdims=True)
+    return jax.nn.standardize(centred, axis=axes, epsilon=eps).astype(v.dtype)
 
-def _one(name: str, v: ArrayLike, eps: float, axis: Axis) -> Array:
-  v, axes = check_kernel(name, v, axis)
-  # Centred first: if all weights of a unit are equal, `eps` would enlarge the rounding of their mean.
-  centred = wide(v) - wide(v).mean(axes, keepdims=True)
-  return jax.nn.standardize(centred, axis=axes, epsilon=eps).astype(v.dtype)
+  return each_kernel(standardized, v)

@@ -15,6 +15,7 @@ import optax
 from jaxreg import augment, constraints, losses, models, noise, optim, penalties
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
 from jaxreg.losses._dropmax_qp import dropmax_qp_terms
+from jaxreg.models import _method_heads as heads
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.errors import RunError, unknown
@@ -46,13 +47,13 @@ def _cosine(loss: Callable[..., Array], term: str) -> Entry:
 
 def _binary(loss: Callable[..., Array], term: str) -> Entry:
   """A method for yes-or-no labels, one an example or several."""
-  parts = (models.BinaryHead, rules.binary(loss, term), rules.predict_binary)
+  parts = (heads.BinaryHead, rules.binary(loss, term), rules.predict_binary)
   return _method(*parts, terms=(term,), soft_labels=True, predicts="yes or no")
 
 
 def _moments(loss: Callable[..., dict[str, Array]]) -> Entry:
   """A method that predicts the mean and the variance of targets that are numbers."""
-  parts = (models.GaussianHead, loss, rules.predict_gaussian)
+  parts = (heads.gaussian_head, loss, rules.predict_gaussian)
   return _method(*parts, terms=(loss.__name__,), predicts="moments")
 
 
@@ -95,7 +96,7 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "gaussian_nll": _moments(rules.gaussian_nll),
     "student_t_nll": _moments(rules.student_t_nll),
     "pinball": _method(
-      models.QuantileHead,
+      heads.quantile_head,
       rules.pinball,
       rules.predict_quantiles,
       terms=("pinball",),
@@ -129,30 +130,30 @@ REGISTRY: dict[str, dict[str, Entry]] = {
       models.SoftmaxHead, rules.drawn(losses.random_dropmax, "nll"), rules.predict_softmax
     ),
     "deterministic_attention": _method(
-      models.AttentionHead,
+      heads.AttentionHead,
       rules.single(losses.deterministic_attention, "nll"),
       rules.predict_gated,
       soft_labels=True,
     ),
     "deterministic_dropmax": _method(
-      models.AttentionHead,
+      heads.AttentionHead,
       rules.keyless(deterministic_dropmax_terms),
       rules.predict_gated,
       terms=("nll", "auxiliary"),
       soft_labels=True,
     ),
     "autoencoder": _method(
-      models.DecodingHead,
+      heads.DecodingHead,
       rules.autoencoder,
       rules.predict_classes,
       soft_labels=True,
       needs=("input_shape",),
     ),
     "multitask": _method(
-      models.CoarseTasksHead, rules.multitask, rules.predict_classes, terms=("nll", "tasks")
+      heads.CoarseTasksHead, rules.multitask, rules.predict_classes, terms=("nll", "tasks")
     ),
     "dropmax_qp": _method(
-      models.AttentionHead, dropmax_qp_terms, rules.predict_dropmax, terms=("nll", "kl", "neg_entropy")
+      heads.AttentionHead, dropmax_qp_terms, rules.predict_dropmax, terms=("nll", "kl", "neg_entropy")
     ),
     "dropmax": _method(
       models.DropMaxHead,

@@ -74,15 +74,14 @@ def test_two_heads_learn_digits_and_their_parity():
     jnp.asarray(images / 16, jnp.float32),
     {"digit": jnp.asarray(labels), "parity": jnp.asarray(labels % 2)},
   )
-  heads = models.TaskHeads({"digit": models.SoftmaxHead(10), "parity": models.SoftmaxHead(2)})
-  model = models.Classifier(models.MLP((32,)), heads)
+  model = models.Classifier(models.MLP((32,)), models.AffineHead({"digit": (10,), "parity": (2,)}))
   variables = jit(lambda key: model.init(key, x[:1], train=False))(jax.random.key(0))
   params = {**variables, "log_vars": {"digit": jnp.zeros(()), "parity": jnp.zeros(())}}
   tx = optax.adam(0.02)
 
   def terms(params):
     outputs = model.apply({"params": params["params"]}, x[:1200], train=True)
-    by_task = lambda task, out: losses.softmax_cross_entropy(out["logits"], y[task][:1200]).mean()
+    by_task = lambda task, out: losses.softmax_cross_entropy(out, y[task][:1200]).mean()
     return {task: by_task(task, out) for task, out in outputs.items()}
 
   def objective(params):
@@ -95,7 +94,7 @@ def test_two_heads_learn_digits_and_their_parity():
 
   params = jit(lambda params: jax.lax.scan(step, (params, tx.init(params)), None, 150)[0][0])(params)
   outputs = model.apply({"params": params["params"]}, x[1200:], train=False)
-  accuracy = {task: (out["logits"].argmax(-1) == y[task][1200:]).mean() for task, out in outputs.items()}
+  accuracy = {task: (out.argmax(-1) == y[task][1200:]).mean() for task, out in outputs.items()}
   assert accuracy["digit"] > 0.88
   assert accuracy["parity"] > 0.9
   assert all(s < -1 for s in params["log_vars"].values())  # both losses have fallen far below 1/2

@@ -51,15 +51,14 @@ def test_a_batch_over_devices_has_the_parts_of_all():
 
 
 def _model():
-  heads = {"digit": models.SoftmaxHead(3), "inputs": models.DecoderHead((4,))}
-  return models.Classifier(models.MLP((5,)), models.TaskHeads(heads))
+  return models.Classifier(models.MLP((5,)), models.AffineHead({"digit": (3,), "inputs": (4,)}))
 
 
 def _gradients(params, x, labels, weight):
   def objective(params):
     outputs = _model().apply({"params": params}, x, train=True)
-    supervised = losses.softmax_cross_entropy(outputs["digit"]["logits"], jnp.maximum(labels, 0))
-    unsupervised = losses.reconstruction(outputs["inputs"]["outputs"], x)
+    supervised = losses.softmax_cross_entropy(outputs["digit"], jnp.maximum(labels, 0))
+    unsupervised = losses.reconstruction(outputs["inputs"], x)
     return losses.semi_supervised(supervised, unsupervised, labels, weight=weight, over="all").mean()
 
   return jax.grad(objective)(params)
@@ -80,22 +79,22 @@ def test_reconstruction_trains_what_is_shared_and_not_the_classifier():
   params = jit(lambda key: _model().init(key, x, train=False)["params"])(jax.random.key(0))
   step = jit(lambda labels, weight: _gradients(params, x, labels, weight))
   without = _norms(step(-jnp.ones(6, int), 1.0))
-  assert set(without["head"]) == {"heads_digit", "heads_inputs"}
-  assert without["head"]["heads_digit"] == {"classifier": {"bias": 0.0, "kernel": 0.0}}
+  assert set(without["head"]) == {"digit", "inputs"}
+  assert without["head"]["digit"] == {"bias": 0.0, "kernel": 0.0}
   assert without["backbone"]["Dense_0"]["kernel"] > 0.01
-  assert without["head"]["heads_inputs"]["decoder"]["kernel"] > 0.01
+  assert without["head"]["inputs"]["kernel"] > 0.01
   # At weight 0 the gradient is the supervised one, bit for bit, and the decoder has none.
   labels = jnp.asarray(LABELS)
   alone = step(labels, 0.0)
 
   def supervised(params):
-    logits = _model().apply({"params": params}, x, train=True)["digit"]["logits"]
+    logits = _model().apply({"params": params}, x, train=True)["digit"]
     return (
       optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0)) * (labels >= 0)
     ).sum() / 3
 
   want = jit(jax.grad(supervised))(params)
-  assert _norms(alone)["head"]["heads_inputs"] == {"decoder": {"bias": 0.0, "kernel": 0.0}}
+  assert _norms(alone)["head"]["inputs"] == {"bias": 0.0, "kernel": 0.0}
   chex.assert_trees_all_close(alone, want, rtol=1e-5, atol=1e-7)
 
 

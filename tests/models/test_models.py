@@ -31,9 +31,7 @@ def abstract_params(model, shape):
     (models.SoftmaxHead(3), (1, 4), {}),
     (models.DropMaxHead(3), (1, 4), {}),
     (models.GroupSoftmaxHead(3), (1, 4), {}),
-    (models.DecoderHead((2, 3)), (1, 4), {}),
-    (models.TaskHeads({"digit": models.SoftmaxHead(3), "inputs": models.DecoderHead((4,))}), (1, 4), {}),
-    (models.Autoencoder(3, tied=True), (1, 4), {"train": False}),
+    (models.AffineHead({"digit": (3,), "inputs": (2, 2)}), (1, 4), {}),
     (models.Classifier(models.MLP((3,)), models.DropMaxHead(3)), (1, 4), {"train": False}),
   ],
   ids=lambda value: type(value).__name__,
@@ -260,6 +258,26 @@ def test_the_softmax_head_is_affine():
   np.testing.assert_allclose(
     out["logits"], features.astype(np.float64) @ weights["kernel"] + weights["bias"], rtol=1e-5, atol=1e-6
   )
+
+
+@pytest.mark.claim(
+  "adaptive_sgd", "effect on features", "an autoencoder of MNIST with one hidden layer of 256 units"
+)
+def test_the_lecture_s_autoencoder():
+  model = classifier(models.MLP((256,)), models.AffineHead({"outputs": MNIST[1:]}))
+  assert count(abstract_params(model, MNIST)) == 784 * 256 + 256 + 256 * 784 + 784
+
+
+def test_affine_layers_side_by_side():
+  features = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
+  head = models.AffineHead({"outputs": (), "inputs": (3, 2)})
+  params = initialise(head, jax.random.key(0), features)["params"]
+  out = head.apply({"params": params}, features)
+  assert {name: value.shape for name, value in out.items()} == {"outputs": (4,), "inputs": (4, 3, 2)}
+  for name, value in out.items():
+    layer = jax.tree.map(np.float64, params[name])
+    want = (features @ layer["kernel"] + layer["bias"]).reshape(value.shape)
+    np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
 
 
 NOISY = {

@@ -12,6 +12,10 @@ from jaxreg import noise
 from jaxreg.noise._dropout import dropout_mask
 
 
+def scaled(x, rate):
+  return noise.scale_weights(x, rate=rate, mask=True)
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_mask_statistics(rate):
   mask = np.asarray(dropout_mask(jax.random.key(0), (200, 500), rate=rate), np.float64)
@@ -43,12 +47,12 @@ def enumerated(x, keep, inverted):
 
 
 @pytest.mark.parametrize("inverted", [True, False])
-def test_dropout_mean_is_the_exact_mean_of_a_linear_map(inverted):
+def test_scaling_is_the_exact_mean_of_a_linear_map(inverted):
   rng = np.random.default_rng(3)
   x, w, rate = rng.normal(size=8), rng.normal(size=(8, 3)), 0.25
   xs, weights = enumerated(x, 1 - rate, inverted)
   with jax.enable_x64(True):
-    mean = noise.dropout_mean(x, rate=rate, inverted=inverted)
+    mean = x if inverted else scaled(x, rate)
     np.testing.assert_allclose(mean, weights @ xs, rtol=1e-14, atol=1e-15)
     np.testing.assert_allclose(mean @ w, weights @ (xs @ w), rtol=1e-13, atol=1e-14)
 
@@ -57,7 +61,7 @@ def test_dropout_mean_is_the_exact_mean_of_a_linear_map(inverted):
 def test_rate_zero_is_the_identity(inverted):
   x = np.random.default_rng(6).normal(size=(5, 7)).astype(np.float32)
   np.testing.assert_array_equal(noise.dropout(jax.random.key(0), x, rate=0.0, inverted=inverted), x)
-  np.testing.assert_array_equal(noise.dropout_mean(x, rate=0.0, inverted=inverted), x)
+  np.testing.assert_array_equal(scaled(x, 0.0), x)
   assert dropout_mask(jax.random.key(0), (50, 50), rate=0.0).all()
 
 
@@ -82,8 +86,7 @@ def test_rate_may_be_traced(inverted):
     by_x, by_rate = jax.grad(lambda x, rate: function(x, rate).sum(), (0, 1))(x, rate)
     assert np.isfinite(by_x).all()
     assert np.isfinite(by_rate)
-  mean = jax.jit(lambda rate: noise.dropout_mean(x, rate=rate, inverted=False))
-  np.testing.assert_allclose(mean(0.3), 0.7 * x, rtol=1e-6)
+  np.testing.assert_allclose(jax.jit(scaled)(x, 0.3), 0.7 * x, rtol=1e-6)
 
 
 @pytest.mark.parametrize("axes", [(1,), (-1,), (1, 2), ()])
@@ -108,12 +111,7 @@ def test_inverted_and_scaled_weights_are_the_same_network():
   one = noise.dropout(jax.random.key(6), x, rate=rate) @ w
   two = noise.dropout(jax.random.key(6), x, rate=rate, inverted=False) @ (w / (1 - rate))
   np.testing.assert_allclose(one, two, rtol=1e-6)
-  np.testing.assert_allclose(
-    noise.dropout_mean(x, rate=rate) @ w,
-    noise.dropout_mean(x, rate=rate, inverted=False) @ (w / (1 - rate)),
-    rtol=1e-5,
-    atol=1e-6,
-  )
+  np.testing.assert_allclose(x @ w, scaled(x, rate) @ (w / (1 - rate)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.thorough
@@ -129,7 +127,7 @@ def test_dropped_entries_hide_what_they_held():
 def test_rate_out_of_range_is_refused(rate):
   for function in (
     lambda: noise.dropout(jax.random.key(0), jnp.ones(3), rate=rate),
-    lambda: noise.dropout_mean(jnp.ones(3), rate=rate),
+    lambda: scaled(jnp.ones(3), rate),
   ):
     with pytest.raises(ValueError, match="rate"):
       function()
@@ -152,8 +150,7 @@ def test_bfloat16_keeps_its_dtype_and_the_mask_of_float32():
       lambda x: noise.drop_block(jax.random.key(8), x[:, None, None], rate=0.1, block_size=1)[:, 0, 0],
       1 / 0.9,
     ),
-    (lambda x: noise.dropout_mean(x, rate=0.1, inverted=False), 0.9),
-    (lambda x: noise.scale_weights(x, rate=0.1, mask=True), 0.9),
+    (lambda x: scaled(x, 0.1), 0.9),
   ],
 )
 def test_bfloat16_is_rounded_once(function, factor):

@@ -6,7 +6,8 @@ import oracles
 import pytest
 import runs
 
-from jaxreg import models, train
+from jaxreg import train
+from jaxreg.models._method_heads import CoarseTasksHead
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.registry import REGISTRY
@@ -19,7 +20,7 @@ LABELS = np.array([0, 1, 2, 3, 1, 0])
 @pytest.mark.thorough
 @pytest.mark.parametrize("learned", [False, True])
 def test_the_terms_of_several_tasks(learned):
-  head = models.CoarseTasksHead(4, TASKS, learned_weights=learned)
+  head = CoarseTasksHead(4, TASKS, learned_weights=learned)
   variables = head.init(jax.random.key(0), X)
   if learned:
     variables["params"]["log_vars"] = np.array([0.3, -0.2, 0.5], np.float32)

@@ -1,5 +1,6 @@
 """A run on parallel text from beginning to end; its translations, and their score."""
 
+import functools
 import json
 
 import jax
@@ -94,7 +95,8 @@ def test_greedy_is_the_argmax_of_the_whole_model(text_folder, workdir):
   program, state, _ = restore_run(workdir, "latest", 0)
   options, lines = config.data.parallel_text, load_data(config)
   inputs = lines.test.inputs
-  decode = make_decode(program, models.greedy_decode, lines, beam_size=1)
+  search = functools.partial(models.beam_decode, beam_size=1, length_penalty=0.0)
+  decode = make_decode(program, search, lines, beam_size=1)
   found = np.asarray(jax.jit(decode)(state, jnp.asarray(inputs), 0))
   apply = jax.jit(lambda x: program.apply_fn(state.params, {}, x, key=None, train=False)[0]["logits"])
   prefix = np.zeros((len(inputs), options.target_length + 1), np.int32)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import jax
 
 from jaxreg import models
+from jaxreg.models._method_heads import AttentionHead
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
@@ -190,7 +191,7 @@ def check_state(config: Config, data: DataSpec, method: Method, *, has_statistic
     return
   if has_statistics or data.has_tokens:
     raise RunError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
-  if method.head not in (models.SoftmaxHead, models.AttentionHead):
+  if method.head not in (models.SoftmaxHead, AttentionHead):
     raise RunError(
       f"optimizer.name: path_sgd needs a head that gives logits by affine layers alone, and the head of "
       f"method.name={config.method.name} does not"

@@ -38,7 +38,8 @@ def check_last_layer(program: Program) -> None:
   if program.extras.draw is not None:
     raise RunError("evaluate.measures: laplace needs one set of weights, but average.name draws several")
   softmax = isinstance(head, models.SoftmaxHead) and rule is method_adapters.predict_softmax
-  if not softmax and not isinstance(head, models.RegressionHead):
+  means = isinstance(head, models.AffineHead) and program.method.predicts == "means"
+  if not softmax and not means:
     raise RunError(
       "evaluate.measures: laplace needs one linear layer or its softmax, as method.name=softmax or "
       f"squared_error has it, got {program.name}"

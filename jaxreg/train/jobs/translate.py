@@ -62,7 +62,7 @@ def translate(config: Config, workdir: Path) -> Table:
   text = cast(ParallelText, run.dataset)
   pairs = text.pairs[split][: len(source)]
   searches: dict[str, Search] = {
-    "greedy": models.greedy_decode,
+    "greedy": functools.partial(models.beam_decode, beam_size=1, length_penalty=0.0),
     "beam": functools.partial(models.beam_decode, **config.translate),
   }
   metric = sacrebleu.BLEU()

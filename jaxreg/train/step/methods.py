@@ -11,6 +11,7 @@ from typing import Literal
 from flax import linen as nn
 
 from jaxreg import models
+from jaxreg.models._method_heads import regression_head
 from jaxreg.train.step import method_adapters as rules
 from jaxreg.typing import Array
 
@@ -72,5 +73,5 @@ def of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = Fals
 
 def of_outputs(loss: Callable[..., Array], term: str) -> Method:
   """The method for a loss of `(outputs, targets, *, ...)`: a linear head whose outputs are the prediction."""
-  parts = (models.RegressionHead, rules.of_targets(loss, term), rules.predict_means)
+  parts = (regression_head, rules.of_targets(loss, term), rules.predict_means)
   return Method(*parts, terms=(term,), predicts="means")

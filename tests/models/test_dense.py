@@ -9,12 +9,7 @@ from flax import linen as nn
 from jaxreg import models, noise, paths, penalties
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-KINDS = {
-  "weight_norm": models.WeightNormDense,
-  "spectral_norm": models.SpectralNormDense,
-  "concrete_dropout": models.ConcreteDropoutDense,
-  "variational_dropout": models.VariationalDropoutDense,
-}
+KINDS = ("weight_norm", "spectral_norm", "concrete_dropout", "variational_dropout")
 
 
 def start(layer):
@@ -27,7 +22,7 @@ def affine(params, kernel=None, x=X):
 
 @pytest.mark.thorough
 def test_weight_norm_has_lengths_of_its_own():
-  layer = models.WeightNormDense(3)
+  layer = models.Dense(3, "weight_norm")
   params = start(layer)["params"]
   np.testing.assert_allclose(layer.apply({"params": params}, X, train=True), affine(params), rtol=1e-5)
   params["length"] = np.array([2.0, 3.0, 0.5], np.float32)
@@ -39,7 +34,7 @@ def test_weight_norm_has_lengths_of_its_own():
 
 @pytest.mark.thorough
 def test_spectral_norm_converges_in_training_only():
-  layer = models.SpectralNormDense(3)
+  layer = models.Dense(3, "spectral_norm")
   variables = start(layer)
   kernel = variables["params"]["kernel"]
   _, after = layer.apply(variables, X, train=False, mutable=["spectral"])
@@ -72,7 +67,7 @@ def stream():
   ],
 )
 def test_learned_dropout_is_on_the_inputs(kind, disturb):
-  layer = KINDS[kind](3)
+  layer = models.Dense(3, kind)
   params = start(layer)["params"]
   np.testing.assert_allclose(layer.apply({"params": params}, X, train=False), affine(params), rtol=1e-5)
   run = lambda params: layer.apply({"params": params}, X, train=True, rngs={"dropout": jax.random.key(1)})
@@ -98,10 +93,12 @@ def test_a_perceptron_of_another_kind(kind):
   model = models.MLP((6, 3), layer=kind)
   variables = start(model)
   assert set(variables["params"]) == {"Dense_0", "Dense_1"}
-  single = KINDS[kind](6).apply({name: group["Dense_0"] for name, group in variables.items()}, X, train=False)
+  single = models.Dense(6, kind).apply(
+    {name: group["Dense_0"] for name, group in variables.items()}, X, train=False
+  )
   hidden = np.maximum(single, 0)
   last = {name: group["Dense_1"] for name, group in variables.items()}
-  wanted = np.maximum(KINDS[kind](3).apply(last, hidden, train=False), 0)
+  wanted = np.maximum(models.Dense(3, kind).apply(last, hidden, train=False), 0)
   np.testing.assert_allclose(model.apply(variables, X, train=False), wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -119,14 +116,12 @@ def test_selu_with_alpha_dropout_keeps_mean_and_variance():
 
 
 @pytest.mark.slow
-def test_drop_connect_dense_is_dense_in_parameters_and_at_test_time():
+def test_dropconnect_as_a_layer_is_dense_in_parameters_and_at_test_time():
   x = jnp.asarray(np.random.default_rng(0).uniform(1, 2, (4, 30)), jnp.float32)
-  layer = models.DropConnectDense(7, 0.4)
-  variables = layer.init(jax.random.key(0), x, train=False)
-  assert paths.leaf_names(variables["params"]) == paths.leaf_names(
-    nn.Dense(7).init(jax.random.key(0), x)["params"]
-  )
+  variables = nn.Dense(7).init(jax.random.key(0), x)
   dense = nn.Dense(7).apply(variables, x)
+  layer = models.Noise(noise.dropconnect, rate=0.4, **variables["params"])
+  assert paths.leaf_names(layer.init(jax.random.key(0), x, train=False)) == paths.leaf_names(variables)
   np.testing.assert_allclose(layer.apply(variables, x, train=False), dense, rtol=1e-5)
   rngs = {"dropout": jax.random.key(1)}
   undropped = layer.apply(variables, x, train=True, rate=0.0, rngs=rngs)
@@ -136,7 +131,7 @@ def test_drop_connect_dense_is_dense_in_parameters_and_at_test_time():
   mean, variance = noise.dropconnect_moments(x, variables["params"]["kernel"], rate=0.4)
   assert (np.abs(draws.mean(0) - mean) < 4.5 * np.sqrt(np.asarray(variance) / 3000)).all()
   np.testing.assert_allclose(draws.var(0), variance, rtol=0.2)
-  shared = layer.clone(per_example=False).apply(
-    variables, jnp.ones_like(x), train=True, rngs={"dropout": jax.random.key(2)}
+  shared = layer.apply(
+    variables, jnp.ones_like(x), train=True, per_example=False, rngs={"dropout": jax.random.key(2)}
   )
   np.testing.assert_allclose(shared, np.broadcast_to(shared[:1], shared.shape), rtol=1e-6)
