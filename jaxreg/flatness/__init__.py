@@ -15,8 +15,6 @@ Stochastic traces need matfree: `pip install jaxreg[flatness]`.
 
 from jaxreg._names import suggest_names
 from jaxreg.flatness._batches import chunked as chunked
-from jaxreg.flatness._covariance import Alignment as Alignment
-from jaxreg.flatness._covariance import PrincipalComponents as PrincipalComponents
 from jaxreg.flatness._covariance import hessian_variance_alignment as hessian_variance_alignment
 from jaxreg.flatness._covariance import noise_covariance as noise_covariance
 from jaxreg.flatness._covariance import principal_components as principal_components
@@ -36,20 +34,16 @@ from jaxreg.flatness._noise import per_example_noise_covariance as per_example_n
 from jaxreg.flatness._noise import sample_gradients as sample_gradients
 from jaxreg.flatness._noise import sample_noise_by_parts as sample_noise_by_parts
 from jaxreg.flatness._noise import sample_trajectory as sample_trajectory
-from jaxreg.flatness._operators import Operator as Operator
 from jaxreg.flatness._operators import fisher as fisher
 from jaxreg.flatness._operators import gauss_newton as gauss_newton
 from jaxreg.flatness._operators import hessian as hessian
 from jaxreg.flatness._operators import hvp as hvp
-from jaxreg.flatness._power_law import BrokenPowerLaw as BrokenPowerLaw
-from jaxreg.flatness._power_law import PowerLaw as PowerLaw
 from jaxreg.flatness._power_law import broken_power_law_fit as broken_power_law_fit
 from jaxreg.flatness._power_law import power_law_fit as power_law_fit
 from jaxreg.flatness._profiles import filter_normalized_direction as filter_normalized_direction
 from jaxreg.flatness._profiles import loss_profile as loss_profile
 from jaxreg.flatness._profiles import loss_surface as loss_surface
 from jaxreg.flatness._profiles import trajectory_plane as trajectory_plane
-from jaxreg.flatness._sharpness import IntervalFlatness as IntervalFlatness
 from jaxreg.flatness._sharpness import interval_flatness as interval_flatness
 from jaxreg.flatness._sharpness import keskar_sharpness as keskar_sharpness
 from jaxreg.flatness._sharpness import sam_sharpness as sam_sharpness

@@ -37,8 +37,7 @@ def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
     chunk_size: number of examples at once.
 
   Returns:
-    A loss of the same signature. Losses made from the same arguments are equal and have the same hash, so
-    that they share compiled functions.
+    A loss of the same signature; the same one for the same arguments, so that compiled functions are shared.
 
   Example:
     >>> loss = chunked(lambda params, batch, *, key: (params * batch).mean(), 2)
@@ -123,25 +122,18 @@ def num_examples(batch: Batch) -> int:
   return next(iter(sizes))  # type: ignore[return-value]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Streamed:
   """A linear operator that is the mean of one operator over batches, weighted by their examples.
 
   The loop is on the host: it needs the memory of one batch, takes batches from anywhere, and on a CPU it
-  keeps the threads of convolutions, which a compiled loop loses. Of data that are one batch in a list, it
-  keeps what all products share, such as activations; a `chunk_size` below the batch's size prevents that.
-
-  Attributes:
-    operator: as from `hvp`, without a batch.
-    data: an iterable of batches that starts anew in each product.
-    chunk_size: the most examples of a batch at once.
-    mesh: the examples of each batch are sharded over all its devices.
+  keeps the threads of convolutions, which a compiled loop loses.
   """
 
-  operator: Any
+  operator: Any  # as from `hvp`, without a batch
   data: Iterable[Batch]
   chunk_size: int | None = None
-  mesh: Mesh | None = None
+  mesh: Mesh | None = None  # the examples of each batch are sharded over all its devices
 
   @functools.cached_property
   def like(self) -> Array:
@@ -166,11 +158,10 @@ class Streamed:
     vector = as_vector(vector, self.like)
     if (only := self.only_batch) is not None:
       return self.finished(_apply(self.mesh, only, vector))
-    return self.mean(
-      lambda running, size, number, batch: _add(
-        self.mesh, running, vector, size, number, self.of_batch(batch)
-      )
+    add_batch = lambda running, size, number, batch: _add(
+      self.mesh, running, vector, size, number, self.of_batch(batch)
     )
+    return self.mean(add_batch)
 
   def mean(self, add_batch: Callable[[Compensated, int, int, Batch], Compensated]) -> Array:
     """The mean over examples of what `add_batch(running, size, number, batch)` adds: `[size]`."""
@@ -209,19 +200,14 @@ def _numbered(operator: Any, number: Array | int) -> Any:
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _add(
-  mesh: Mesh | None, running: Compensated, vector: Array, size: Array, number: Array, operator: Any
-) -> Compensated:
+def _add(mesh, running, vector, size, number, operator):
   large, small = add(running, _numbered(operator, number)(vector) * size)
   return replicated(large, mesh), replicated(small, mesh)
 
 
 @jax.jit
 def _linear(operator: Any) -> Callable[[Array], Array]:
-  """Computes what all products share, such as activations and gradients; the rest is a function of a vector.
-
-  The operator is linear, so this function is the operator.
-  """
+  """Computes what all products share, such as activations and gradients; the rest is a linear function."""
   operator = _numbered(operator, 0)
   return jax.linearize(operator, jnp.zeros_like(operator.like))[1]
 
@@ -242,8 +228,7 @@ def iterate(
   """Computes `state = step(number, state, matvec(vector_of(number, state)))` for each number below `count`.
 
   The loop is compiled, or on the host if the products are. There, `step` and `vector_of` must be functions of
-  a module or their `Partial`, so that they are compiled once, and the loop ends when `enough` of the number
-  of products and the state is true.
+  a module, to be compiled once, and the loop ends when `enough(products, state)` is true.
   """
   if not isinstance(matvec, Streamed):
     return jax.lax.fori_loop(0, count, lambda n, s: step(n, s, matvec(vector_of(n, s))), state)
@@ -298,13 +283,8 @@ def batches_of(data: Any) -> Iterable[Batch]:
       "batches, or an object whose __iter__ returns a new iterator"
     )
   if isinstance(data, list):
-    kinds = {
-      (
-        jax.tree.structure(batch),
-        tuple((jnp.shape(x)[1:], jnp.result_type(_array(x))) for x in jax.tree.leaves(batch)),
-      )
-      for batch in data
-    }
+    kind = lambda x: (jnp.shape(x)[1:], jnp.result_type(_array(x)))
+    kinds = {(jax.tree.structure(batch), *map(kind, jax.tree.leaves(batch))) for batch in data}
     if len(kinds) != 1:
       raise TypeError(
         f"a list must have batches of one structure, got {len(kinds)}; one batch is a tuple or a dict"

@@ -22,14 +22,7 @@ from jaxreg.typing import Array
 
 
 class PrincipalComponents(NamedTuple):
-  """Eigenpairs of a covariance, the largest first.
-
-  Attributes:
-    variances: `[k]`, eigenvalues; exactly 0 from `rank` on.
-    directions: `[k, size]`, orthonormal rows; zeros from `rank` on.
-    mean: `[size]`.
-    rank: the number of variances above the tolerance.
-  """
+  """The result of `principal_components`."""
 
   variances: Array
   directions: Array
@@ -39,16 +32,13 @@ class PrincipalComponents(NamedTuple):
 
 @analysis
 def noise_covariance(samples: ArrayLike, *, ddof: int = 0) -> Array:
-  r"""Computes the covariance of samples.
+  r"""Computes the covariance of samples, `[size, size]`.
 
   .. math:: \Sigma = \frac1{N - \mathrm{ddof}} \sum_j (g_j - \bar g)(g_j - \bar g)^\top
 
   Args:
     samples: `[num, size]`, floating.
     ddof: 0 divides by the number of samples, as in the paper; 1 is unbiased.
-
-  Returns:
-    `[size, size]`.
 
   Example:
     >>> noise_covariance(jnp.array([[1.0, 0.0], [-1.0, 0.0]]))
@@ -68,20 +58,20 @@ def principal_components(
 ) -> PrincipalComponents:
   """Computes eigenpairs of the covariance of samples, by the smaller of the two Gram matrices.
 
-  With fewer samples than parameters, the covariance is never built. Beware of bias: unless there are many
-  more samples than parameters, the large eigenvalues come out too large and the small ones much too small. So
-  the slope of a fit through them changes with the number of samples. `projected_variance` along directions
-  that were found without the samples, and `per_example_noise_covariance`, have no such bias.
+  Beware of bias: unless there are many more samples than parameters, the large eigenvalues come out too large
+  and the small ones much too small. So the slope of a fit through them changes with the number of samples.
+  `projected_variance` along directions that were found without the samples, and
+  `per_example_noise_covariance`, have no such bias.
 
   Args:
-    samples: `[num, size]`, floating.
+    samples, ddof: as in `noise_covariance`.
     num_components: number of pairs; by default and at most `min(number of samples - 1, size)`.
-    ddof: as in `noise_covariance`.
     tol: variances up to `tol` times the largest count as 0; by default 10 times the square root of the number
       of samples times the dtype's rounding error.
 
   Returns:
-    `PrincipalComponents`.
+    A NamedTuple, the largest variance first: `variances` `[k]`; `directions` `[k, size]`, orthonormal rows;
+    `mean` `[size]`; `rank`, the number of variances above the tolerance. From `rank` on, both are zeros.
 
   Example:
     >>> found = principal_components(jnp.array([[3.0, 0.0], [-3.0, 0.0], [0.0, 0.0]]))
@@ -125,8 +115,7 @@ def projected_variance(samples: ArrayLike | LazySamples, directions: ArrayLike, 
   .. math:: \mathrm{Var}(v^\top S) = \frac1N \sum_j (v^\top \theta_j - \mu)^2 = v^\top \Sigma v
 
   Args:
-    samples: `[num, size]`, floating, which are not copied; or samples that are drawn one at a time and never
-      together in memory, as from `sample_gradients(..., lazy=True)`.
+    samples: `[num, size]`, not copied; or from `sample_gradients(..., lazy=True)`, never together in memory.
     directions: `[k, size]`, one direction per row.
     ddof: as in `noise_covariance`.
 
@@ -187,13 +176,7 @@ def _check_shape(shape: tuple[int, ...], ddof: int) -> None:
 
 
 class Alignment(NamedTuple):
-  r"""The alignment of noise and curvature.
-
-  Attributes:
-    trace: :math:`\mathrm{Tr}(H \Sigma)`.
-    isotropic: the same for isotropic noise of the same size, :math:`\mathrm{Tr}(H) \mathrm{Tr}(\Sigma) / D`.
-    ratio: the first over the second.
-  """
+  """The result of `hessian_variance_alignment`."""
 
   trace: Array
   isotropic: Array
@@ -216,12 +199,12 @@ def hessian_variance_alignment(
     hessian: a matrix `[size, size]`, a `DenseBlock`, or with `samples` any function that multiplies by it,
       such as a `Curvature`.
     covariance: `[size, size]`, or a `DenseBlock` if `hessian` is one.
-    samples: `[num, size]`, instead of a covariance, which is then never built; no copy of them is made.
-      Samples from `sample_gradients(..., lazy=True)` are never together in memory.
+    samples: as in `projected_variance`, instead of a covariance, which is then never built.
     hessian_trace: the trace, needed if `hessian` is an operator; see `operator_trace`.
 
   Returns:
-    `Alignment`; the ratio does not depend on the scale of noise or curvature.
+    A NamedTuple: `trace`, which is `T`; `isotropic`, :math:`\bar T`; and `ratio`, the first over the second,
+    which does not depend on the scale of noise or curvature.
 
   Example:
     >>> hessian_variance_alignment(jnp.diag(jnp.array([3.0, 1.0])), jnp.diag(jnp.array([3.0, 1.0]))).ratio

@@ -44,23 +44,15 @@ class WithState:
     return self.function(params[0], batch, key=key, model_state=params[1])
 
 
-def _check_function(function: Callable[..., Any], name: str, has_state: bool) -> None:
-  check_loss_fn(function, name, also=("model_state",) if has_state else ())
-
-
 class Curvature(Streamed):
   r"""The Hessian of a mean loss over any data, as a function :math:`v \mapsto H v` with its analyses.
 
   .. math:: H = \frac1n \sum_b n_b \nabla^2 L_b
 
-  It composes `hvp`, `top_eigenpairs`, `operator_trace`, `operator_diagonal` and `spectral_density`. Its loop
-  over batches and products is on the host: nothing but one batch and its activations need fit in memory
-  beside a few vectors, and convolutions keep their threads on a CPU. So it cannot be called inside `jit`;
-  `hvp` can.
-
-  Another checkpoint of the same network compiles nothing anew if `loss_fn` is the same function. If the data
-  are one batch, its activations are computed once for all products, and stay in memory with the object; with
-  a `chunk_size` below the size of the batch they do not.
+  Its loop over batches and products is on the host: nothing but one batch and its activations need fit in
+  memory beside a few vectors, and convolutions keep their threads on a CPU. So it cannot be called inside
+  `jit`; `hvp` can. Another checkpoint compiles nothing anew if `loss_fn` is the same function. If the data
+  are one batch of at most `chunk_size` examples, its activations are computed once, and stay in memory.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, a mean over the examples; with `model_state` it also takes
@@ -75,9 +67,9 @@ class Curvature(Streamed):
     chunk_size: the most examples at once; by default a whole batch.
     mesh: without it, parameters that are split over devices stay so, and only `top_eigenpairs`, `trace` and
       `layerwise` of the Hessian take them. With it parameters are copied to each device; the examples of a
-      batch, if they divide, and the basis of `top_eigenpairs` are sharded over all its devices. Its axes
-      count as automatic, even if `jax.make_mesh` made them explicit. On simulated devices of a CPU set
-      `NPROC=32` in the environment, else `gauss_newton_diagonal` can wait without end.
+      batch, if they divide, and the basis of `top_eigenpairs` are sharded over all its devices, along axes
+      that count as automatic. On simulated devices of a CPU set `NPROC=32` in the environment, else
+      `gauss_newton_diagonal` can wait without end.
 
   Example:
     >>> loss = lambda params, x, *, key: 0.5 * ((x @ params) ** 2).mean()
@@ -105,13 +97,14 @@ class Curvature(Streamed):
     chunk_size: int | None = None,
     mesh: Mesh | None = None,
   ) -> None:
-    _check_function(loss_fn, "loss_fn", model_state is not None)
+    self.has_state = model_state is not None
+    loss_fn = self._function(loss_fn, "loss_fn")
     if chunk_size is not None:
       check_count(chunk_size, "chunk_size")
     taken = selected(params, mask)
-    names = itertools.compress(paths.leaf_names(params), taken)
-    if has_state := model_state is not None:
-      loss_fn, params = WithState(loss_fn), (params, model_state)
+    self.names = tuple(itertools.compress(paths.leaf_names(params), taken))
+    if self.has_state:
+      params = (params, model_state)
       taken += (False,) * len(jax.tree.leaves(model_state))
     params = widened(params)
     if mesh is not None:
@@ -119,49 +112,36 @@ class Curvature(Streamed):
         raise TypeError(f"mesh must be a jax.sharding.Mesh, got {one_line(mesh)}")
       mesh = automatic(mesh)
       params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-    operator = Hessian(params, None, key, taken, loss_fn)
-    self._set(operator, batches_of(data), chunk_size, mesh, tuple(names), has_state)
+    super().__init__(Hessian(params, None, key, taken, loss_fn), batches_of(data), chunk_size, mesh)
 
-  def _set(self, operator: Any, data: Any, chunk_size: Any, mesh: Any, names: Any, has_state: bool) -> None:
-    Streamed.__init__(self, operator, data, chunk_size, mesh)
-    object.__setattr__(self, "names", names)
-    object.__setattr__(self, "has_state", has_state)
-
-  def _of(self, operator: Any) -> Curvature:
+  def _of(self, operator: Any, names: tuple[str, ...] | None = None) -> Curvature:
     """Returns the curvature of another operator at the same point, over the same data."""
     new = object.__new__(Curvature)
-    new._set(operator, self.data, self.chunk_size, self.mesh, self.names, self.has_state)
+    Streamed.__init__(new, operator, self.data, self.chunk_size, self.mesh)
+    new.names, new.has_state = names or self.names, self.has_state
     return new
 
   def _part(self, names: Collection[str]) -> Curvature:
     """Returns the diagonal block of the selected parameters that have these names."""
     old, taken = self.operator, iter(self.names)
     mask = tuple(selected and next(taken) in names for selected in old.mask)
-    new = self._of(dataclasses.replace(old, mask=mask))
-    object.__setattr__(new, "names", tuple(name for name in self.names if name in names))
-    return new
+    return self._of(dataclasses.replace(old, mask=mask), tuple(name for name in self.names if name in names))
 
   def _function(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    _check_function(function, name, self.has_state)
+    check_loss_fn(function, name, also=("model_state",) if self.has_state else ())
     return WithState(function) if self.has_state else function
 
   def __repr__(self) -> str:
     return f"Curvature({self.operator!r})"
 
   def gauss_newton(self, apply_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]) -> Curvature:
-    """Returns the Gauss-Newton matrix instead of the Hessian; the arguments are those of `gauss_newton`.
-
-    With `model_state`, `apply_fn` takes it too.
-    """
+    """Returns the Gauss-Newton matrix, as `gauss_newton`; with `model_state`, `apply_fn` takes it too."""
     old, apply_fn = self.operator, self._function(apply_fn, "apply_fn")
     return self._of(GaussNewton(old.params, None, old.key, old.mask, apply_fn, outer_loss_fn))
 
   @analysis
   def gauss_newton_diagonal(self, apply_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]) -> Array:
-    """Computes the diagonal of the Gauss-Newton matrix exactly, by `gauss_newton_diagonal`, batch by batch.
-
-    With `model_state`, `apply_fn` takes it too.
-    """
+    """Computes the diagonal of the Gauss-Newton matrix exactly, as `gauss_newton_diagonal`."""
     old, apply_fn = self.operator, self._function(apply_fn, "apply_fn")
 
     def add_batch(running: Any, size: int, number: int, batch: Batch) -> Any:
@@ -179,10 +159,7 @@ class Curvature(Streamed):
     num_samples: int | None = 1,
     losses_fn: Callable[..., Array] | None = None,
   ) -> Curvature:
-    """Returns the Fisher matrix instead; the arguments are those of `fisher`.
-
-    Batch `b` gets `fold_in(key, b)`, so batches must keep their order.
-    """
+    """Returns the Fisher matrix, as `fisher`; batch `b` gets `fold_in(key, b)`, so keep their order."""
     scores_fn = scores(key, likelihood, num_samples, losses_fn)
     old, apply_fn = self.operator, self._function(apply_fn, "apply_fn")
     return self._of(Fisher(old.params, None, key, old.mask, apply_fn, scores_fn))
@@ -209,10 +186,10 @@ class Curvature(Streamed):
   def top_eigenpairs(self, *, key: Key, max_bytes: int | None = None, **options: Any) -> EigenPairs:
     """Computes eigenpairs by `top_eigenpairs`, with its options; `v0` is a warm start.
 
-    If the parameters are split over devices and there is no `mesh`, every vector is split as they are. Then,
-    and with `max_bytes`, the options are `num_pairs`, `num_steps`, `which` and `tol`, and `vectors` has for
-    each pair a dict from the names of the parameters. `max_bytes` bounds the vectors on all devices together:
-    when it is reached, the iteration goes on from the best half of them.
+    Of parameters that are split over devices, every vector is split as they are. Then, and with `max_bytes`,
+    the options are `num_pairs`, `num_steps`, `which` and `tol`, and `vectors` has for each pair a dict from
+    the names of the parameters. `max_bytes` bounds the vectors on all devices together: when it is reached,
+    the iteration goes on from the best half of them.
     """
     if self.is_split or max_bytes is not None:
       self._hessian_alone("top_eigenpairs of split parameters, or with max_bytes,")

@@ -1,8 +1,7 @@
 """Eigenpairs and spectral density of a curvature, and products with its inverse.
 
-One Lanczos recurrence of our own serves compiled products and those on the host. matfree's decompositions
-do not restart when the Krylov space is exhausted, as by dead units: for a matrix of rank 3 they return values
-far above its largest eigenvalue, and for the identity NaN.
+matfree's Lanczos does not restart when the Krylov space is exhausted, as by dead units: for a matrix of rank
+3 it returns values far above the largest eigenvalue, and for the identity NaN. So this one is our own.
 """
 
 from __future__ import annotations
@@ -68,25 +67,19 @@ def top_eigenpairs(
     like: `[size]`, an array with the shape and dtype of a vector; by default `matvec.like`.
     key: draws the start vector.
     num_pairs: number of pairs.
-    num_steps: number of products, and of stored vectors; by default `3 num_pairs + 20`. Pairs that have not
-      converged by then are marked.
+    num_steps: number of products, and of stored vectors; by default `3 num_pairs + 20`.
     which: `largest` and `smallest` by sign, `magnitude` by absolute value.
     tol: tolerance for `converged`, relative to the largest absolute eigenvalue.
     check: whether to test, by three more products, that the operator is deterministic and symmetric.
     v0: `[size]` or `[k, size]`, a warm start, such as the eigenvectors of an earlier checkpoint. A hundredth
       of a random vector is added, so that no eigenvector is out of reach.
-    until_converged: of a `Curvature` only: whether to end the products before `num_steps` when the residual
-      of each pair is at most `tol` times its own eigenvalue. Of an eigenvalue that occurs twice, the second
-      copy takes more products than that and may be missed.
+    until_converged: whether to end before `num_steps` when the residual of each pair is at most `tol` times
+      its own eigenvalue; of a `Curvature` without `v0` only. The second copy of an eigenvalue that occurs
+      twice takes more products and may be missed.
 
   Returns:
     A NamedTuple, in the requested order: `values` `[k]`; `vectors` `[k, size]`, orthonormal rows; `residuals`
-    `[k]`, the norms of `A v - value v`; `converged` `[k]`, whether the residual is at most `tol` times the
-    largest absolute eigenvalue.
-
-  Raises:
-    ValueError: if the operator fails the checks, or `until_converged` is set for compiled products or
-      with `v0`.
+    `[k]`, the norms of `A v - value v`; `converged` `[k]`, whether the residual is within `tol`.
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0, 3.0]) * v
@@ -98,15 +91,7 @@ def top_eigenpairs(
     Lanczos, `An iteration method for the solution of the eigenvalue problem`, 1950.
   """
   matvec, like, rounding = as_operator(matvec, like)
-  check_key(key)
-  check_count(num_pairs, "num_pairs")
-  steps = min(3 * num_pairs + 20, like.size) if num_steps is None else num_steps
-  check_count(steps, "num_steps")
-  check_choice(which, "which", ("largest", "smallest", "magnitude"))
-  if num_pairs > like.size:
-    raise ValueError(f"num_pairs must be at most the size {like.size}, got {num_pairs}")
-  if not num_pairs <= steps <= like.size:
-    raise ValueError(f"num_steps must lie in [num_pairs, size] = [{num_pairs}, {like.size}], got {steps}")
+  steps = steps_of(like.size, key, num_pairs, num_steps, which)
   start_key, check_key_ = jax.random.split(key)
   start = jax.random.normal(start_key, like.shape, like.dtype)
   if until_converged and not isinstance(matvec, Streamed):
@@ -117,7 +102,7 @@ def top_eigenpairs(
     # Such a start may hide a larger eigenvalue until its own pairs have converged.
     raise ValueError("until_converged must be False with v0, got True")
   if v0 is not None:
-    start = _warm(_start(v0, like), start)
+    start = _warm(v0, start)
   other = jax.random.normal(check_key_, like.shape, like.dtype) if check else None
   if isinstance(matvec, Streamed):
     enough = _Converged(num_pairs, which, tol) if until_converged else None
@@ -129,21 +114,32 @@ def top_eigenpairs(
   return pairs
 
 
-def _start(v0: ArrayLike, like: Array) -> Array:
-  """A warm start `[size]` or `[k, size]`, checked."""
-  check_no_tree(v0, "v0", f"[{like.size}] or [k, {like.size}]", "flat")
+def steps_of(size: int, key: Key, num_pairs: int, num_steps: int | None, which: str) -> int:
+  """The number of products, by default `3 num_pairs + 20`; checks the arguments."""
+  check_key(key)
+  check_count(num_pairs, "num_pairs")
+  check_choice(which, "which", ("largest", "smallest", "magnitude"))
+  steps = min(3 * num_pairs + 20, size) if num_steps is None else num_steps
+  check_count(steps, "num_steps")
+  if num_pairs > size:
+    raise ValueError(f"num_pairs must be at most the size {size}, got {num_pairs}")
+  if not num_pairs <= steps <= size:
+    raise ValueError(f"num_steps must lie in [num_pairs, size] = [{num_pairs}, {size}], got {steps}")
+  return steps
+
+
+def _warm(v0: ArrayLike, random: Array) -> Array:
+  """A start vector from `v0`, `[size]` or `[k, size]`, with a hundredth of a random vector."""
+  size = random.size
+  check_no_tree(v0, "v0", f"[{size}] or [k, {size}]", "flat")
   v0 = check_wide(v0, "v0")
-  if v0.shape[-1:] != like.shape or v0.ndim > 2:
-    raise ValueError(f"v0 must have shape [{like.size}] or [k, {like.size}], got {v0.shape}")
-  length = jnp.linalg.norm(v0.reshape(-1, like.size).sum(axis=0))
+  if v0.shape[-1:] != random.shape or v0.ndim > 2:
+    raise ValueError(f"v0 must have shape [{size}] or [k, {size}], got {v0.shape}")
+  whole = v0.reshape(-1, size).sum(axis=0)
+  length = jnp.linalg.norm(whole)
   if not isinstance(length, Tracer) and not 0 < length < math.inf:
     raise ValueError(f"v0 must have rows whose sum is finite and not 0, got one of norm {float(length)}")
-  return v0
-
-
-def _warm(v0: Array, random: Array) -> Array:
-  unit = lambda v: v / jnp.linalg.norm(v)
-  return (unit(v0.reshape(-1, random.size).sum(axis=0)) + 0.01 * unit(random)).astype(random.dtype)
+  return (whole / length + 0.01 * (random / jnp.linalg.norm(random))).astype(random.dtype)
 
 
 def _ritz_of(steps, num, which, tol, matvec, start, other, enough=None):
@@ -166,11 +162,16 @@ _ritz = jax.jit(_ritz_of, static_argnums=(0, 1, 2))
 def _chosen(num, which, tol, tridiagonal, residual, numpy):
   """Values, vectors in the basis, residuals and whether they are small, of the first `num` Ritz pairs."""
   values, vectors = numpy.linalg.eigh(tridiagonal)
-  rank = {"largest": -values, "smallest": values, "magnitude": -numpy.abs(values)}[which]
-  chosen = numpy.argsort(rank)[:num]
+  chosen = ranked(values, which, numpy)[:num]
   # The whole residual is in the last vector of the recurrence, so no further products are needed.
   residuals = residual * numpy.abs(vectors[-1, chosen])
   return values[chosen], vectors[:, chosen], residuals, residuals <= tol * numpy.abs(values).max()
+
+
+def ranked(values, which, numpy):
+  """The places of the values in the order that `which` says."""
+  rank = {"largest": -values, "smallest": values, "magnitude": -numpy.abs(values)}[which]
+  return numpy.argsort(rank)
 
 
 @dataclasses.dataclass
@@ -226,13 +227,12 @@ def spectral_density(
     num_samples: number of random start vectors, at least 2.
     num_steps: number of products per start vector.
     width: standard deviation of the kernel, as a fraction of the range of the Ritz values.
-    grid: `[points]`, where to evaluate; by default the range of the Ritz values and five widths on either
-      side.
+    grid: `[points]`; by default the range of the Ritz values and five widths on either side.
     points: number of points of the default grid.
 
   Returns:
-    A NamedTuple: `grid`, `density`, which integrates to 1, and its `standard_error` over the probes, each
-    `[points]`.
+    A NamedTuple of `[points]`: `grid`, `density`, which integrates to 1, and its `standard_error` over
+    probes.
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0]) * v
@@ -308,12 +308,10 @@ def _lanczos(
 ) -> tuple[Array, Array, Array]:
   """Returns the basis `[steps, size]`, the tridiagonal matrix in it, and the norm of the final residual.
 
-  The recurrence may exhaust the space that `start` reaches before the last step: with low rank, as from dead
-  units, or with repeated eigenvalues. The residual is then rounding error. It is not orthogonal to the basis
-  and must not be scaled up to a basis vector. So the recurrence restarts in a random direction; any direction
-  will do.
-
-  On a mesh the basis is sharded over all devices, and its rows are filled up with zeros until they divide.
+  With low rank or repeated eigenvalues the recurrence may exhaust the space that `start` reaches. The
+  residual is then rounding error, not orthogonal to the basis, so the recurrence restarts in a random
+  direction. On a mesh the basis is sharded over all devices, with rows filled up with zeros until they
+  divide.
   """
   mesh = matvec.mesh if isinstance(matvec, Streamed) else None
   sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec(None, mesh.axis_names))
@@ -326,8 +324,7 @@ def _lanczos(
   return basis, tridiagonal, beside[-1]
 
 
-def _current(number: Array, state: tuple[Array, ...]) -> Array:
-  return state[3]
+_current = lambda number, state: state[3]
 
 
 @functools.lru_cache(maxsize=8)
@@ -419,10 +416,8 @@ def damped_solve(
   check_range(damping, "damping", low=0)
   check_range(tol, "tol", low=0, open_low=True)
   check_count(num_steps, "num_steps")
-  if isinstance(matvec, Streamed):
-    x, left = _on_host(matvec, vector, damping, tol, num_steps)
-  else:
-    x, left = _solve(as_pytree(matvec), vector, damping, tol, num_steps)
+  solve, matvec = (_on_host, matvec) if isinstance(matvec, Streamed) else (_solve, as_pytree(matvec))
+  x, left = solve(matvec, vector, damping, tol, num_steps)
   residual = jnp.linalg.norm(left) / jnp.maximum(jnp.linalg.norm(vector), jnp.finfo(vector.dtype).tiny)
   return Solution(x, residual, residual <= 2 * tol)
 

@@ -41,21 +41,16 @@ def gauss_newton_diagonal(
   parameters has the same diagonal and trace: within a layer the two matrices are equal. ReLU networks with
   convolutions, pooling and BatchNorm's running averages are such networks.
 
-  The gradients of each example in the kernel of a dense or convolutional layer come from the layer's inputs
-  and the gradients in its outputs, and are never together in memory. Other parameters, such as biases and
-  scales, cost one more forward and backward pass of all examples at once.
+  The gradients of each example in a dense or convolutional kernel are never together in memory. Parameters
+  that are no kernel, such as biases, cost one more forward and backward pass of all examples at once.
 
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with `key=None`;
       nothing may couple examples, and layers keep them on the leading axis.
     outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples.
-    params: any pytree.
+    params, mask: as in `hvp`; the diagonal `[size]` is in the order of `subset(params, mask).flat`.
     batch: `n` examples along the leading axis of its leaves; for more than fit in memory see
       `Curvature.gauss_newton_diagonal`.
-    mask: the parameters that count.
-
-  Returns:
-    `[size]`, in the order of `subset(params, mask).flat`.
 
   Example:
     >>> outputs, outer = (lambda params, x, *, key: x @ params), (lambda z, x: 0.5 * (z**2).mean())
@@ -90,10 +85,8 @@ def diagonal(
 
 
 def _weighted_squares(scales: Array, gradients: Array) -> Array:
-  """The weighted sum over examples and factors of squares, `[n, r]` and `[n, r, ...] -> [...]`.
-
-  A reduction adds in pairs, and a product of matrices nearly one after the other.
-  """
+  """The weighted sum over examples and factors of squares, `[n, r]` and `[n, r, ...] -> [...]`."""
+  # A reduction adds in pairs, and a product of matrices nearly one after the other.
   return (scales.reshape(*scales.shape, *[1] * (gradients.ndim - 2)) * gradients**2).sum(axis=(0, 1))
 
 
@@ -142,22 +135,15 @@ def gauss_newton_matrix(
   If the outputs are piecewise linear in the selected parameters, this is the exact Hessian. That holds for
   one linear or convolutional layer of a ReLU network, with residual connections, pooling and BatchNorm's
   running averages too. It does not hold for two layers together, smooth activations after the layer, or a
-  layer before attention: there it is the Gauss-Newton matrix only. `hvp` along a random
-  vector tells the two apart. `DenseLayer.hessian` needs no such condition, and is faster, for a dense layer
-  that sees every example once.
+  layer before attention; `hvp` along a random vector tells the two apart. `DenseLayer.hessian` needs no such
+  condition, and is faster, for a dense layer that sees every example once.
 
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with batches of
       some examples or of one; nothing may couple examples, and layers keep them on the leading axis.
-    outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples.
-    params: any pytree.
-    batch: `n` examples along the leading axis of its leaves.
-    mask: the parameters of the matrix; the others are constant.
+    outer_loss_fn, params, batch, mask: as in `gauss_newton_diagonal`; the matrix is `[size, size]`.
     key: each example's `apply_fn` gets a key of its own.
     chunk_size: examples at once; their Jacobians are in memory, `[chunk_size, outputs, size]`.
-
-  Returns:
-    `[size, size]`, symmetric, in the order of `subset(params, mask).flat`.
 
   Example:
     >>> outputs, outer = (lambda params, x, *, key: x @ params), (lambda z, x: 0.5 * (z**2).mean())
@@ -175,15 +161,7 @@ def gauss_newton_matrix(
   return partitioned(compute, widened(params), widened(batch), key, kept=slice(0))
 
 
-def _matrix(
-  apply_fn: Callable[..., Array],
-  outer_loss_fn: Callable[..., Array],
-  taken: tuple[bool, ...],
-  chunk_size: int,
-  params: Params,
-  batch: Batch,
-  key: Key | None,
-) -> Array:
+def _matrix(apply_fn, outer_loss_fn, taken, chunk_size, params, batch, key):
   size = num_examples(batch)
   chunk_size = min(chunk_size, size)
   chunks, rest = divmod(size, chunk_size)
@@ -241,18 +219,15 @@ def jacobians(
 
 
 class Pulled(NamedTuple):
-  """The rows of each example's Jacobian, or multiples of them, by the number of a leaf.
+  """The outputs, and rows of each example's Jacobian, or multiples of them, by the number of a leaf.
 
-  Attributes:
-    outputs: `[n, ...]`.
-    layers: inputs `[n, positions, k]` of the layer that a kernel belongs to, and gradients in its outputs,
-      `[n, r, positions, units]`. The gradient in the kernel is the sum of their products over the positions.
-    others: gradients in all other leaves, `[n, r, *leaf]`.
+  The gradient in a layer's kernel is the sum over positions of the products of its inputs
+  `[n, positions, k]` and the gradients in its outputs, `[n, r, positions, units]`.
   """
 
   outputs: Array
   layers: dict[int, tuple[Array, Array]]
-  others: dict[int, Array]
+  others: dict[int, Array]  # gradients in all other leaves, `[n, r, *leaf]`
 
 
 def pulled(
@@ -265,10 +240,9 @@ def pulled(
 ) -> Pulled:
   """Multiplies Jacobians from the left by `columns_of(outputs)`, `[n, r, *outputs]`.
 
-  Kernels of dense and convolutional layers, whose inputs have the examples on the leading axis, get a pass of
-  all examples at once; XLA would make a convolution in groups of the gradients in them. All other leaves get
-  a pass of each example, batched by `vmap`. Noise, with `key_of` from the number of an example to its key,
-  makes all leaves such.
+  Kernels of layers whose inputs have the examples on the leading axis get one pass of all examples; XLA would
+  make a convolution in groups of their gradients. All other leaves, and all leaves under noise, with `key_of`
+  from the number of an example to its key, get a pass of each example, batched by `vmap`.
   """
   leaves, tree = jax.tree.flatten(params)
   names, n = paths.leaf_names(params), num_examples(batch)

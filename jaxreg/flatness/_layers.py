@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -39,10 +38,8 @@ HeadFn = Callable[..., Array]
 class DenseBlock:
   """A symmetric matrix over the parameters of a dense layer, which stores each distinct entry once.
 
-  Attributes:
-    packed: `[units (units + 1) / 2, k (k + 1) / 2]`, where `k` is the number of inputs, plus one with a bias.
-    units, inputs: the sizes of the layer.
-    bias: whether the bias is part of it.
+  `packed` is `[units (units + 1) / 2, k (k + 1) / 2]`, where `k` is the number of inputs, plus one with a
+  bias.
   """
 
   packed: Array
@@ -61,18 +58,16 @@ class DenseBlock:
 
   def trace(self) -> Array:
     """Computes the sum of the diagonal."""
-    outer, inner = _diagonal_index(self.units), _diagonal_index(self.inputs + self.bias)
+    outer, inner = (np.diagonal(_unpack_index(size)) for size in (self.units, self.inputs + self.bias))
     return self.packed[outer[:, None], inner[None, :]].sum()
 
   def inner(self, other: DenseBlock) -> Array:
     r"""Computes :math:`\mathrm{Tr}(A B)` without building the matrices; `other` is of the same layer."""
-    if (self.units, self.inputs, self.bias) != (other.units, other.inputs, other.bias):
-      raise ValueError(f"other must describe the same layer, {self._layer()}, got {other._layer()}")
+    layer, others = (f"{x.inputs} inputs, {x.units} units, bias {x.bias}" for x in (self, other))
+    if layer != others:
+      raise ValueError(f"other must describe the same layer, {layer}, got {others}")
     weights = _pair_weights(self.units)[:, None] * _pair_weights(self.inputs + self.bias)[None, :]
     return jnp.sum(self.packed * other.packed * jnp.asarray(weights, self.packed.dtype))
-
-  def _layer(self) -> str:
-    return f"{self.inputs} inputs, {self.units} units, bias {self.bias}"
 
 
 # Compiled: outside jit, the array of indices would take longer than the numbers.
@@ -87,10 +82,9 @@ def _matrix(block: DenseBlock) -> Array:
 class DenseLayer:
   r"""One dense layer `z = h W + b` that every example passes once: its curvature, noise and profiles.
 
-  Its Hessian and noise covariance are sums over examples of Kronecker products. One product of two thin
-  matrices computes such a sum, instead of one pass over the data for each parameter or each sample. This is
-  exact if nothing couples examples: no convolution, no attention, no BatchNorm after the layer. It needs the
-  memory of one chunk and of the result.
+  Its Hessian and noise covariance are sums over examples of Kronecker products, which one product of two thin
+  matrices computes. This is exact if nothing couples examples: no convolution, no attention, no BatchNorm
+  after the layer. It needs the memory of one chunk and of the result.
 
   Attributes:
     head_fn: `(z, batch, *, key) -> [n]`, the losses of the examples as a function of the layer's outputs
@@ -145,9 +139,6 @@ class DenseLayer:
     .. math:: H = \frac1n \sum_i A_i \otimes \tilde h_i \tilde h_i^\top, \qquad
       A_i = \nabla_z^2 \ell_i, \quad \tilde h = (1, h)
 
-    The packed upper triangles of all :math:`A_i` and :math:`\tilde h_i \tilde h_i^\top` are the two factors
-    of the product.
-
     Args:
       key: passed to `head_fn`.
       curvature_fn: `(z, batch) -> [n, units, units]`, a formula in place of the derivatives of `head_fn`; it
@@ -164,10 +155,8 @@ class DenseLayer:
     .. math:: \Sigma_g =
       \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_z \ell_i) \otimes \tilde h_i \tilde h_i^\top
 
-    If each example draws its own noise, the covariance of the gradient is a mean over examples. Two draws per
-    example give an unbiased estimate of full rank, and the mean over the data set makes it accurate. Samples
-    of the whole gradient would leave most directions without an estimate. If few examples cause most of the
-    noise, as in a trained network, the same accuracy takes more draws.
+    Two draws per example give an unbiased estimate of full rank, and the mean over the data set makes it
+    accurate. If few examples cause most of the noise, as in a trained network, it takes more draws.
 
     Args:
       key: for `head_fn`, which draws noise independent between examples.
@@ -239,16 +228,8 @@ def _lines(bias, head_fn, z, h, directions, batch, key, search):
   return intervals(line, directions.astype(z.dtype), loss, near, search), (loss, again)
 
 
-def _sum_blocks(
-  of_example: Callable[[Array, Batch, Array], Array],
-  bias: bool,
-  chunk_size: int,
-  z: Array,
-  h: Array,
-  batch: Batch,
-  scale: float,
-) -> DenseBlock:
-  """The sum over examples of Kronecker products, by one matrix product per chunk."""
+def _sum_blocks(of_example, bias, chunk_size, z, h, batch, scale):
+  """The sum over examples of Kronecker products, by one matrix product per chunk: a `DenseBlock`."""
   (n, units), inputs = z.shape, h.shape[1]
   outer, inner = np.triu_indices(units), np.triu_indices(inputs + bias)
 
@@ -291,10 +272,6 @@ def _unpack_index(size: int) -> np.ndarray:
   return np.maximum(index, index.T)
 
 
-def _diagonal_index(size: int) -> np.ndarray:
-  return np.diagonal(_unpack_index(size))
-
-
 def _pair_weights(size: int) -> np.ndarray:
   """How often the matrix contains each entry of the packed triangle."""
   rows, columns = np.triu_indices(size)
@@ -312,13 +289,9 @@ class KroneckerBlock:
 
   .. math:: (U_A \otimes U_B) \operatorname{diag}(s) (U_A \otimes U_B)^\top
 
-  Its vectors have the bias first, then the kernel by rows `[..., in, out]`, as `subset` of a Flax layer has.
-
-  Attributes:
-    inputs: `[k, k]`, the columns of :math:`U_A`: of the inputs, the bias first.
-    outputs: `[units, units]`, the columns of :math:`U_B`.
-    scales: `[k, units]`, the eigenvalues.
-    bias: whether the bias is part of it.
+  `inputs` `[k, k]` is :math:`U_A`, `outputs` `[units, units]` :math:`U_B`, and `scales` `[k, units]` the
+  eigenvalues. Vectors have the bias, if it is part of the matrix, before the kernel by rows `[..., in, out]`,
+  as `subset` of a Flax layer has.
   """
 
   inputs: Array
@@ -373,17 +346,14 @@ def kfac(
 
   `h` are a layer's inputs at the `T` positions of an example, with 1 before them for a bias, and `g` the
   gradients in its outputs. It is exact for one example and one position. EKFAC keeps the eigenvectors, and
-  replaces the eigenvalues by the mean squares of the examples' gradients along them, which no other choice of
-  eigenvalues beats in the Frobenius norm.
+  replaces the eigenvalues by the mean squares of the examples' gradients along them, the best choice in the
+  Frobenius norm.
 
   Args:
-    apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, called with `key=None`: any function. A layer
-      is found as the matrix product or convolution with its kernel, which must occur once. Examples must not
-      be coupled.
-    params: any pytree.
-    batch: its leaves have the examples on the leading axis; all are processed at once.
-    key, likelihood, num_samples: as in `fisher`.
-    losses_fn: as in `fisher`, in place of labels drawn from the model and of a key.
+    apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, called with `key=None`: any function in which
+      the matrix product or convolution with each kernel occurs once and nothing couples examples.
+    params, batch: the batch has the examples on the leading axis; all are processed at once.
+    key, likelihood, num_samples, losses_fn: as in `fisher`.
     mask: the kernels, `[in, out]` or `[..., in, out]`. The leaf `bias` beside one is taken with it; the
       layer must add it to its output.
     corrected: whether to compute EKFAC.
@@ -458,6 +428,11 @@ def _gram(x: Array) -> Array:
   return gram(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
+def _module_of(name: str) -> str:
+  """The module that a parameter belongs to, or the parameter where there is none."""
+  return name.rpartition("/")[0] or name
+
+
 class Layerwise(NamedTuple):
   """The result of `layerwise`."""
 
@@ -468,11 +443,6 @@ class Layerwise(NamedTuple):
   diagonals: tuple[Estimate, ...]
   frobenius_norms: Estimate
   densities: tuple[SpectralDensity, ...]
-
-
-def _module_of(name: str) -> str:
-  """Returns the module that a parameter belongs to, or the parameter where there is none."""
-  return name.rpartition("/")[0] or name
 
 
 @analysis
@@ -491,26 +461,22 @@ def layerwise(
 
   Traces and diagonals of all layers come from the same products with random signs. The top eigenvalue of a
   layer costs `num_steps` products, each with the whole network, whose product is compiled once; density and
-  norm cost `num_starts` times as many. What is left to compile depends on the number of a layer's parameters
-  only: once for layers of equal shape.
-
-  If the parameters are split over devices, so are all vectors; then there are no diagonals, densities and
-  norms, and `num_starts` must be 0.
+  norm cost `num_starts` times as many. If the parameters are split over devices, so are all vectors; then
+  there are no diagonals, densities and norms, and `num_starts` must be 0.
 
   Args:
     curvature: a `Curvature` of the parameters that its `mask` selects.
     key: draws the signs and the start vectors.
     num_samples: products for traces and diagonals, at least 2.
-    num_steps: products for each top eigenvalue, and for each random start of a density; never more than the
-      layer has parameters; 0 leaves the eigenvalues out, as NaN.
+    num_steps: products for each top eigenvalue, and for each random start of a density, at most as many as
+      the layer has parameters; 0 leaves the eigenvalues out, as NaN.
     num_starts: random starts for densities and norms, at least 2; 0 leaves both out, the norms as NaN.
     layer_of: from the name of a parameter to its layer; by default all but the last part of the name.
 
   Returns:
-    A NamedTuple: `names` of the layers; `top_eigenvalues` `[layers]`, the largest of each block; `residuals`
-    `[layers]`, the norms of `A v - value v` of the blocks; `traces`, an `Estimate` of `[layers]`;
-    `diagonals`, for each layer the `Estimate` of its diagonal, in the order of `subset`; `frobenius_norms`,
-    an `Estimate` of `[layers]`; and `densities`, for each layer the result of `spectral_density`.
+    A NamedTuple: `names` of the layers; `top_eigenvalues` and `residuals` `[layers]`, as in `top_eigenpairs`;
+    `traces` and `frobenius_norms` `[layers]`, each a `mean` and a `standard_error`; and for each layer in
+    `diagonals` the same, in the order of `subset`, and in `densities` the result of `spectral_density`.
 
   Example:
     >>> loss = lambda params, x, *, key: (x * (3 * params["a"] ** 2 + params["b"] ** 2)).mean()
@@ -528,7 +494,13 @@ def layerwise(
     raise TypeError(f"curvature must be a Curvature, got {type(curvature).__name__}")
   check_key(key)
   check_samples(num_samples)
-  check_steps(num_steps, num_starts)
+  for name, value in (("num_steps", num_steps), ("num_starts", num_starts)):
+    if value != 0:  # 0 leaves out what it is for
+      check_count(value, name)
+  if num_starts and min(num_starts, num_steps) < 2:
+    raise ValueError(
+      f"num_starts must be 0, or at least 2 with num_steps at least 2, got {num_starts} and {num_steps}"
+    )
   if curvature.is_split:
     return _split_layers(curvature, key, num_samples, num_steps, num_starts, layer_of)
   names, owners, probe_key, keys = layers_of(curvature, key, layer_of)
@@ -548,14 +520,7 @@ def layerwise(
   )
 
 
-def _split_layers(
-  curvature: Curvature,
-  key: Key,
-  num_samples: int,
-  num_steps: int,
-  num_starts: int,
-  layer_of: Callable[[str], str],
-) -> Layerwise:
+def _split_layers(curvature, key, num_samples, num_steps, num_starts, layer_of):
   """Traces and top eigenvalues of the layers, by vectors that are split as the parameters are."""
   if num_starts:
     raise ValueError(f"num_starts must be 0 for parameters that are split over devices, got {num_starts}")
@@ -570,37 +535,20 @@ def _split_layers(
   nan = jnp.full(len(names), jnp.nan, traces.mean.dtype)
   tops, residuals = nan, nan
   if num_steps:
-    blocks = [curvature._part(own) for own in layers.values()]
-    steps = [min(num_steps, sum(x.size for x in leaves_of(block.operator))) for block in blocks]
-    found = [
-      block.top_eigenpairs(key=own, num_steps=count)
-      for block, own, count in zip(blocks, keys, steps, strict=True)
-    ]
-    tops, residuals = (
-      jnp.concatenate([getattr(pair, part) for pair in found]) for part in ("values", "residuals")
-    )
+    found = []
+    for own, layer_key in zip(layers.values(), keys, strict=True):
+      block = curvature._part(own)
+      steps = min(num_steps, sum(x.size for x in leaves_of(block.operator)))
+      found.append(block.top_eigenpairs(key=layer_key, num_steps=steps))
+    tops, residuals = (jnp.concatenate(parts) for parts in zip(*((x.values, x.residuals) for x in found)))
   return Layerwise(names, tops, residuals, traces, (), Estimate(nan, nan), ())
-
-
-def check_steps(num_steps: int, num_starts: int) -> None:
-  """Checks the products for eigenvalues and the starts for densities; 0 leaves either out."""
-  if num_steps != 0:
-    check_count(num_steps, "num_steps")
-  if num_starts != 0:
-    check_count(num_starts, "num_starts")
-    if min(num_starts, num_steps) < 2:
-      raise ValueError(
-        f"num_starts must be 0, or at least 2 with num_steps at least 2, got {num_starts} and {num_steps}"
-      )
 
 
 def layers_of(
   curvature: Curvature, key: Key, layer_of: Callable[[str], str] = _module_of
 ) -> tuple[tuple[str, ...], np.ndarray, Key, list[Key]]:
   """The layers' names, the number of each entry's layer, the key of the signs, and each layer's key."""
-  operator = curvature.operator
-  taken = itertools.compress(jax.tree.leaves(operator.params), operator.mask)
-  sizes = [jnp.size(leaf) for leaf in taken]
+  sizes = [jnp.size(leaf) for leaf in leaves_of(curvature.operator)]
   of_parameter = [layer_of(name) for name in curvature.names]
   names = tuple(dict.fromkeys(of_parameter))
   owners = np.repeat([names.index(layer) for layer in of_parameter], sizes).astype(np.int32)
@@ -632,7 +580,7 @@ def of_layer(
   return found | {"norm": norm, "norm_error": error, "density": smoothed(nodes, weights, 0.01, None, 1000)}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Block(Streamed):
   """A diagonal block of a streamed operator: the products of the entries at `index`."""
 

@@ -80,13 +80,10 @@ def sample_gradients(
   .. math:: g_j = \nabla_\theta L(\theta, \eta_j), \qquad j = 1 \dots N
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, which draws its noise from the key.
-    params: any pytree.
-    batch: passed to `loss_fn`; the whole training set in the paper.
-    key: a typed key; sample `j` gets `fold_in(key, j)`, so a larger number starts with the same samples.
+    loss_fn, params, batch, mask: as in `hvp`; the loss draws its noise from its key.
+    key: sample `j` gets `fold_in(key, j)`, so a larger number starts with the same samples.
     num_samples: `N`.
     first: number of the first sample, to split a long series.
-    mask: the parameters to keep the gradients of.
     chunk_size: samples at once; 1 is fastest on a CPU.
     lazy: whether to leave the drawing, of the same numbers, to `projected_variance` and
       `hessian_variance_alignment`. They draw one at a time and need the memory of a few vectors.
@@ -134,9 +131,8 @@ def sample_trajectory(
 
   Args:
     step_fn: `(state, batch, *, key) -> state`.
-    state: the current state of the training.
-    batch: passed to `step_fn`.
-    key: a typed key; step `j` gets `fold_in(key, j)`.
+    state, batch: the current state of the training, and what each step gets.
+    key: step `j` gets `fold_in(key, j)`.
     num_samples: number of steps.
     mask: the parameters to keep.
     params_of: returns the parameters of a state.
@@ -145,9 +141,6 @@ def sample_trajectory(
   Returns:
     The final state, and samples `[num_samples, size]`; if `lazy`, the state as given and an object that
     stands for the samples. Consecutive steps are correlated, and may drift.
-
-  Raises:
-    ValueError: if `step_fn` returns anything but a state.
 
   Example:
     >>> step = lambda w, batch, *, key: w + batch * jax.random.normal(key, (2,))
@@ -205,21 +198,17 @@ def sample_noise_by_parts(
   .. math:: s_{jk} = \sqrt{\frac{K}{m (K - 1)}} \Big(g_{jk} - \frac1K \sum_l g_{jl}\Big), \qquad
     j = 1 \dots m, \quad k = 1 \dots K
 
-  The gradient is :math:`\frac1m \sum_j g_j`, and its covariance a sum over the parts. So the mean of
-  :math:`s s^\top` over all `m K` samples is an unbiased estimate of it, from `K` passes over the data: about
-  as good as from `m (K - 1)` samples of the whole gradient, which take `m (K - 1)` passes. Parts may be the
-  parts of an accumulated batch: BatchNorm then has moments of each part.
-
-  The loop is on the host: on a CPU, XLA computes the gradient of a convolution in a compiled loop many times
-  slower.
+  The mean of :math:`s s^\top` over all `m K` samples is an unbiased estimate of the covariance of the
+  gradient :math:`\frac1m \sum_j g_j`, from `K` passes over the data: about as good as from `m (K - 1)`
+  samples of the whole gradient, which take `m (K - 1)` passes. Parts may be those of an accumulated batch:
+  BatchNorm then has moments of each part. The loop is on the host, where the convolutions of a CPU are many
+  times faster.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, a mean over the examples, which draws noise from the key.
-    params: any pytree.
+    loss_fn, params, mask: as in `hvp`; the loss is a mean over examples and draws noise from its key.
     parts: batches with equal numbers of examples.
-    key: a typed key; draw `k` of part `j` gets `fold_in(fold_in(key, k), j)`.
+    key: draw `k` of part `j` gets `fold_in(fold_in(key, k), j)`.
     num_samples: `K`, draws for each part, at least 2.
-    mask: the parameters to keep the gradients of.
 
   Returns:
     `[num_samples * parts, size]`, ordered by draws: `m` consecutive rows have one sample of each part.
@@ -231,8 +220,7 @@ def sample_noise_by_parts(
     (12, 2)
 
   References:
-    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.2, which samples whole
-    gradients.
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.2, for whole gradients.
   """
   check_key(key)
   check_samples(num_samples)
@@ -282,17 +270,14 @@ def per_example_noise_covariance(
   .. math:: \Sigma_g = \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_\theta \ell_i)
 
   A few draws give an unbiased estimate of each example's covariance, and the sum averages over the data set.
-  There is no loop over samples of the whole gradient, and the rank is not limited by their number. For noise
-  after a dense layer, `DenseLayer.noise_covariance` is much faster. This function is not for noise that
-  examples share, or for layers that couple examples: for those see `sample_noise_by_parts`.
+  The number of draws does not limit the rank. For noise after a dense layer, `DenseLayer.noise_covariance` is
+  much faster. For noise that examples share, or layers that couple them, see `sample_noise_by_parts`.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`; called with batches of one example.
-    params: any pytree.
+    loss_fn, params, mask: as in `hvp`; the loss is called with batches of one example.
     batch: `n` examples along the leading axis of its leaves.
-    key: a typed key.
+    key: draws the noise.
     num_samples: draws per example, at least 2.
-    mask: the parameters that count.
     chunk_size: examples at once, whose draws are in memory, `[chunk_size, num_samples, size]`.
 
   Returns:

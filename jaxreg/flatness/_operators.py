@@ -21,15 +21,9 @@ Likelihood = Literal["categorical", "normal"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Operator:
-  """A symmetric matrix over the selected parameters as a function of a vector, as from `hvp`.
+  """A symmetric matrix over the leaves of `params` that `mask` selects, as a function of a vector.
 
   It is a pytree: in a call of a compiled function, parameters and data are arguments, not constants.
-
-  Attributes:
-    params: all parameters, float32 or wider.
-    batch: the examples.
-    key: for noise, the same in every product.
-    mask: for each leaf of `params` whether it is selected.
   """
 
   params: Params
@@ -137,13 +131,13 @@ def hvp(
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable in forward mode too; `key` is always
       passed, by name, even to a loss that ignores it.
-    params: any pytree.
-    batch: passed to `loss_fn`.
+    params, batch: any pytrees.
     mask: the parameters of the Hessian, as in `subset`; the others are constant.
     key: passed to `loss_fn`. With noise, this is the Hessian for one draw, the same in every product.
 
   Returns:
-    An `Operator`, `[size] -> [size]`, in the order of `subset(params, mask).flat`.
+    A linear operator `[size] -> [size]`, in the order of `subset(params, mask).flat`, which is a pytree. Its
+    `like` is the vector of parameters, and `matrix(chunk_size=1)` the matrix, by so many products at once.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -167,7 +161,7 @@ def hessian(
   key: Key | None = None,
   chunk_size: int = 1,
 ) -> Array:
-  """Computes the dense Hessian by Hessian-vector products: `hvp(...).matrix()`.
+  """Computes the dense Hessian `[size, size]` by Hessian-vector products: `hvp(...).matrix()`.
 
   `DenseLayer.hessian` is faster for a dense layer, and `gauss_newton_matrix` for another layer of a ReLU
   network.
@@ -175,9 +169,6 @@ def hessian(
   Args:
     loss_fn, params, batch, mask, key: as in `hvp`.
     chunk_size: rows at once; 1 is fastest on a CPU.
-
-  Returns:
-    `[size, size]`, symmetric.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -207,10 +198,7 @@ def gauss_newton(
   Args:
     apply_fn: `(params, batch, *, key) -> outputs`, any array.
     outer_loss_fn: `(outputs, batch) -> scalar`.
-    params, batch, mask, key: as in `hvp`.
-
-  Returns:
-    As `hvp`.
+    params, batch, mask, key: as in `hvp`, which returns the same kind of operator.
 
   Example:
     >>> outputs, outer = (lambda params, x, *, key: x @ params), (lambda z, x: 0.5 * (z**2).sum())
@@ -246,22 +234,17 @@ def fisher(
 
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, logits or means; called with `key=None`.
-    params, batch, mask: as in `hvp`.
+    params, batch, mask: as in `hvp`, which returns the same kind of operator.
     key: draws the labels, the same in every product; needed for draws.
     likelihood: `categorical` of logits, or `normal` around the outputs with variance 1.
     num_samples: draws for each example; None for their exact mean, which needs no key.
     losses_fn: `(outputs, batch) -> [n]`, the loss of each example, in place of drawn labels.
 
-  Returns:
-    As `hvp`.
-
   Example:
     >>> outputs = lambda params, x, *, key: x @ params
-    >>> options = {"likelihood": "normal", "num_samples": 999}
-    >>> product = fisher(outputs, jnp.ones((1, 1)), jnp.ones((9, 1)), key=jax.random.key(0), **options)
-    >>> product(jnp.ones(1)).round(1)
-    Array([1.], dtype=float32)
     >>> half_squares, x = (lambda z, x: 0.5 * z[:, 0] ** 2), jnp.array([[1.0], [2.0]])
+    >>> fisher(outputs, jnp.ones((1, 1)), x, likelihood="normal", num_samples=None)(jnp.ones(1))
+    Array([2.5], dtype=float32)
     >>> fisher(outputs, jnp.ones((1, 1)), x, losses_fn=half_squares)(jnp.ones(1))
     Array([8.5], dtype=float32)
 
@@ -273,45 +256,30 @@ def fisher(
   return Fisher(widened(params), widened(batch), key, selected(params, mask), apply_fn, scores_fn)
 
 
-def scores(
-  key: Key | None, likelihood: Likelihood, num_samples: int | None, losses_fn: Callable[..., Array] | None
-) -> Callable[..., Array]:
-  """Returns the function of outputs, batch and key that gives scores `[samples, *outputs]`, checked."""
-  if losses_fn is not None:
-    return GivenScores(losses_fn)
-  check_choice(likelihood, "likelihood", ("categorical", "normal"))
-  if num_samples is None:
-    return ExactScores(likelihood)
-  check_key(key)  # type: ignore[arg-type]
-  check_count(num_samples, "num_samples")
-  return DrawnScores(likelihood, int(num_samples))
-
-
 @dataclasses.dataclass(frozen=True)
-class DrawnScores:
-  """Gradients of the negative log-likelihood in the outputs, `[num_samples, *outputs.shape]`."""
+class Scores:
+  """Vectors `[samples, *outputs.shape]`: the mean of their outer products is the matrix over the outputs."""
 
   likelihood: Likelihood
-  num_samples: int
+  num_samples: int | None
+  losses_fn: Callable[..., Array] | None
 
-  def __call__(self, outputs: Array, batch: Batch, key: Key) -> Array:
+  def __call__(self, outputs: Array, batch: Batch, key: Any) -> Array:
+    if self.losses_fn is not None:
+      return jax.grad(partial(_total_loss, self.losses_fn))(outputs, batch)[None]
+    number = self.num_samples
+    if number is None:
+      return self._exact(outputs)
     if self.likelihood == "normal":
-      return jax.random.normal(key, (self.num_samples, *outputs.shape), outputs.dtype)
+      return jax.random.normal(key, (number, *outputs.shape), outputs.dtype)
     if outputs.ndim < 2:
       raise ValueError(f"apply_fn must return [n, ..., classes] for categorical, got {outputs.shape}")
-    labels = jax.random.categorical(key, outputs, shape=(self.num_samples, *outputs.shape[:-1]))
+    labels = jax.random.categorical(key, outputs, shape=(number, *outputs.shape[:-1]))
     chosen = jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
     return jax.nn.softmax(outputs)[None] - chosen
 
-
-@dataclasses.dataclass(frozen=True)
-class ExactScores:
-  """Vectors `[classes, *outputs.shape]`, the mean of whose outer products is the likelihood's own Hessian."""
-
-  likelihood: Likelihood
-
-  def __call__(self, outputs: Array, batch: Batch, key: Key | None) -> Array:
-    del key
+  def _exact(self, outputs: Array) -> Array:
+    """Vectors `[classes, *outputs.shape]` for the likelihood's own Hessian."""
     if outputs.ndim != 2:
       raise ValueError(f"apply_fn must return [n, classes] without samples, got {outputs.shape}")
     number = outputs.shape[1]
@@ -322,19 +290,20 @@ class ExactScores:
     return jnp.sqrt(number * p.T)[:, :, None] * (p[None] - units)
 
 
-@dataclasses.dataclass(frozen=True)
-class GivenScores:
-  """Gradients of the examples' losses in the outputs, `[1, *outputs.shape]`."""
+def _total_loss(losses_fn: Callable[..., Array], outputs: Array, batch: Batch) -> Array:
+  losses, size = losses_fn(outputs, batch), outputs.shape[:1]
+  if jnp.shape(losses) != size:
+    raise ValueError(f"losses_fn must return {size}, a loss for each example, got {losses.shape}")
+  return losses.sum()
 
-  losses_fn: Callable[..., Array]
 
-  def __call__(self, outputs: Array, batch: Batch, key: Key | None) -> Array:
-    def total(outputs: Array) -> Array:
-      losses = self.losses_fn(outputs, batch)
-      if jnp.shape(losses) != outputs.shape[:1]:
-        raise ValueError(
-          f"losses_fn must return {outputs.shape[:1]}, a loss for each example, got {losses.shape}"
-        )
-      return losses.sum()
-
-    return jax.grad(total)(outputs)[None]
+def scores(
+  key: Key | None, likelihood: Likelihood, num_samples: int | None, losses_fn: Callable[..., Array] | None
+) -> Scores:
+  """Checks the arguments of `fisher` that say how scores are computed, and returns their function."""
+  if losses_fn is None:
+    check_choice(likelihood, "likelihood", ("categorical", "normal"))
+    if num_samples is not None:
+      check_key(key)  # type: ignore[arg-type]
+      check_count(num_samples, "num_samples")
+  return Scores(likelihood, num_samples, losses_fn)

@@ -16,15 +16,7 @@ from jaxreg.typing import Array
 
 
 class PowerLaw(NamedTuple):
-  """A straight line in the logarithms of both coordinates.
-
-  Attributes:
-    slope, intercept: the line `log y = intercept + slope log x`, natural logarithms.
-    slope_interval: `[2]`, the confidence interval of the slope.
-    correlation: of the logarithms. correlation_interval: `[2]`.
-    linearity: the p-value of the test against a curved line. If it is small, the slope is no exponent.
-    num_points: number of points used.
-  """
+  """The result of `power_law_fit`."""
 
   slope: Array
   intercept: Array
@@ -36,16 +28,7 @@ class PowerLaw(NamedTuple):
 
 
 class BrokenPowerLaw(NamedTuple):
-  """Two straight lines in logarithms that meet.
-
-  Attributes:
-    breakpoint: `[2]`, `x` and `y` of the point where the lines meet.
-    slopes: `[2]`, below and above the breakpoint.
-    slope_intervals: `[2, 2]`, one row per slope, with the breakpoint taken as known.
-    correlation: of all the logarithms.
-    linearity: as in `PowerLaw`, for all points.
-    num_points: number of points used.
-  """
+  """The result of `broken_power_law_fit`."""
 
   breakpoint: Array
   slopes: Array
@@ -64,14 +47,10 @@ def power_law_fit(
   the degrees of freedom). The correlation's interval is Fisher's. Both assume independent points and use
   normal quantiles. Points that are not positive and finite in both coordinates do not count.
 
-  The test of linearity combines two tests with Bonferroni's correction. The first adds the term
-  :math:`c (\log x)^2` and tests whether `c` is 0: Student's t with White's error of type HC3, which allows
-  for uneven scatter. The second counts the runs of residuals of one sign along `x` (Wald and Wolfowitz),
-  which are few if the points wind about the line. With 100 points and even scatter, a straight law is
-  rejected as often as the level says. If the scatter grows tenfold along the line, it is rejected about twice
-  as often.
-
-  The slope of a line through a bent relation depends on the range of `x`, which its interval does not show.
+  The test of linearity combines two tests with Bonferroni's correction: Student's t, with White's error of
+  type HC3, whether `c` is 0 in a further term :math:`c (\log x)^2`; and Wald and Wolfowitz' count of runs of
+  residuals of one sign along `x`. With 100 points and even scatter, a straight law is rejected as often as
+  the level says; if the scatter grows tenfold along the line, about twice as often.
 
   Args:
     x, y: `[points]`.
@@ -79,8 +58,10 @@ def power_law_fit(
     confidence: level of the intervals.
 
   Returns:
-    `PowerLaw`; NaN with fewer than 4 points or an `x` that does not vary; `linearity` is NaN with fewer
-    than 5 points.
+    A NamedTuple: `slope` and `intercept`, in natural logarithms; `correlation` of the logarithms;
+    `slope_interval` and `correlation_interval` `[2]`; `linearity`, the p-value of the test: if it is small,
+    the slope is no exponent and depends on the range of `x`; `num_points`, the points used. NaN with an `x`
+    that does not vary, or fewer than 4 points, for `linearity` 5.
 
   Example:
     >>> x = jnp.array([1.0, 2.0, 4.0, 8.0])
@@ -113,26 +94,22 @@ def power_law_fit(
 
 
 def broken_power_law_fit(
-  x: ArrayLike,
-  y: ArrayLike,
-  *,
-  where: ArrayLike | None = None,
-  confidence: float = 0.95,
-  candidates: int = 91,
+  x: ArrayLike, y: ArrayLike, *, where: ArrayLike | None = None, confidence: float = 0.95
 ) -> BrokenPowerLaw:
   r"""Fits two power laws that meet, for a relation that is no straight line by `power_law_fit`.
 
   .. math:: \log y = a + b_1 \min(\log x - t, 0) + b_2 \max(\log x - t, 0)
 
-  The breakpoint :math:`t` is the quantile of `log x` with the least squared error, among `candidates`
-  quantiles from 5 to 95 per cent.
+  The breakpoint :math:`t` is the quantile of `log x` with the least squared error, among 91 from 5 to 95 per
+  cent.
 
   Args:
     x, y, where, confidence: as in `power_law_fit`.
-    candidates: number of breakpoints to try.
 
   Returns:
-    `BrokenPowerLaw`; NaN with fewer than 8 points or an `x` that does not vary.
+    A NamedTuple: `breakpoint` `[2]`, `x` and `y` of the point where the lines meet; `slopes` `[2]`, below and
+    above it; `slope_intervals` `[2, 2]`, a row per slope, with the breakpoint taken as known; `correlation`,
+    `linearity` and `num_points` as in `power_law_fit`. NaN with fewer than 8 points or one value of `x`.
 
   Example:
     >>> x = jnp.geomspace(0.1, 10.0, 101)
@@ -145,7 +122,7 @@ def broken_power_law_fit(
   u, v, weight = _logarithms(x, y, where, confidence)
   number = weight.sum()
   ordered = jnp.sort(jnp.where(weight > 0, u, jnp.inf))
-  ranks = jnp.linspace(0.05, 0.95, candidates) * (number - 1)
+  ranks = jnp.linspace(0.05, 0.95, 91) * (number - 1)
   breaks = ordered[ranks.round().astype(int)]
 
   def fit(at: Array) -> tuple[Array, Array, Array]:

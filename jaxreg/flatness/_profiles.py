@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -34,7 +35,7 @@ def filter_normalized_direction(
     \qquad d \sim N(0, I)
 
   Args:
-    key: a typed key.
+    key: draws `d`.
     params: any pytree of floating arrays.
     granularity: the meaning of a filter: a whole leaf (as in the paper for its fully connected network), or
       the incoming weights of one unit.
@@ -44,9 +45,6 @@ def filter_normalized_direction(
       `bias` or `scale`, such as the biases of attention heads. `keep` treats each as one filter.
     mask: the leaves that move.
 
-  Returns:
-    A pytree like `params`.
-
   Example:
     >>> direction = filter_normalized_direction(jax.random.key(0), {"kernel": 2 * jnp.ones((3, 3))})
     >>> jnp.linalg.norm(direction["kernel"]).round(4)
@@ -54,8 +52,7 @@ def filter_normalized_direction(
 
   References:
     Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.
-    Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
-    2021, section 5.
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 5.
   """
   check_key(key)
   check_choice(granularity, "granularity", ("layer", "filter"))
@@ -96,9 +93,7 @@ def loss_profile(
   key: Key | None = None,
   chunk_size: int = 1,
 ) -> Array:
-  r"""Computes the loss along a direction.
-
-  .. math:: f(\alpha) = L(\theta + \alpha d)
+  r"""Computes the loss along a direction, :math:`f(\alpha) = L(\theta + \alpha d)`, `[points]`.
 
   Args:
     loss_fn, params, batch, key: as in `hvp`.
@@ -106,9 +101,6 @@ def loss_profile(
       `subset(jax.tree.map(jnp.zeros_like, params), mask).merge(v)`.
     alphas: `[points]`.
     chunk_size: points at once; 1 is fastest on a CPU.
-
-  Returns:
-    `[points]`.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -138,16 +130,12 @@ def loss_surface(
   key: Key | None = None,
   chunk_size: int = 1,
 ) -> Array:
-  r"""Computes the loss in a plane, :math:`f(\alpha, \beta) = L(\theta + \alpha d_1 + \beta d_2)`.
+  r"""Computes the loss in a plane, :math:`L(\theta + \alpha d_1 + \beta d_2)`, `[rows, columns]`.
 
   Args:
     loss_fn, params, batch, key, chunk_size: as in `loss_profile`.
     directions: two pytrees like `params`.
-    alphas: `[rows]`.
-    betas: `[columns]`.
-
-  Returns:
-    `[rows, columns]`.
+    alphas, betas: `[rows]` and `[columns]`.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -171,15 +159,13 @@ def loss_surface(
   return values.reshape(len(alphas), len(betas))
 
 
-def _surface_of(loss_fn, chunk_size, params, directions, points, batch, key):
+@partial(jax.jit, static_argnums=(0, 1))
+def _surface(loss_fn, chunk_size, params, directions, points, batch, key):
   def at(point: Array) -> Array:
     move = lambda x, a, b: (x + point[0] * a + point[1] * b).astype(x.dtype)
     return scalar_loss(loss_fn, jax.tree.map(move, params, *directions), batch, key)
 
   return jax.lax.map(at, points, batch_size=chunk_size)
-
-
-_surface = jax.jit(_surface_of, static_argnums=(0, 1))
 
 
 def _points(x: ArrayLike, name: str) -> Array:
@@ -218,9 +204,7 @@ class Plane(NamedTuple):
 
 @analysis
 def trajectory_plane(points: Iterable[Params], *, mask: Mask = "*") -> Plane:
-  """Computes the two principal directions of a trajectory of parameters.
-
-  A random plane shows nothing of a training, because random directions are orthogonal to it.
+  """Computes the two principal directions of a trajectory of parameters, which random directions miss.
 
   Args:
     points: at least three trees of parameters of one structure, such as checkpoints, in their order.

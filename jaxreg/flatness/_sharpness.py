@@ -39,12 +39,8 @@ def sam_sharpness(
   It is a first-order approximation of the largest rise in a ball. Where the gradient is 0 it is 0.
 
   Args:
-    loss_fn, params, mask, key: as in `hvp`.
-    batch: passed to `loss_fn`; the paper's `m`-sharpness is a mean over small batches.
+    loss_fn, params, batch, mask, key: as in `hvp`; the paper's `m`-sharpness is a mean over small batches.
     rho: radius of the ball.
-
-  Returns:
-    A scalar.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (params**2).sum()
@@ -83,19 +79,15 @@ def keskar_sharpness(
 
   .. math:: 100 \max_{|z_i| \le \epsilon (|\theta_i| + 1)} \frac{L(\theta + z) - L(\theta)}{1 + L(\theta)}
 
-  The search takes projected steps along the gradient's sign from random points of the box, in place of the
-  paper's ten iterations of L-BFGS-B. Like these it gives a lower bound.
+  It takes projected steps along the gradient's sign from random points of the box, for a lower bound, as the
+  paper's ten iterations of L-BFGS-B do.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, called with `key=None`.
-    params, batch, mask: as in `hvp`.
+    loss_fn, params, batch, mask: as in `hvp`; the loss is called with `key=None`.
     key: draws the points to start from.
     eps: the size of the box.
     num_starts: number of searches; the largest rise counts.
     num_steps: steps of a search, each as long as 2.5 half sides of the box over `num_steps`.
-
-  Returns:
-    A scalar, at least 0.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (params**2).sum()
@@ -136,15 +128,7 @@ def _keskar(loss_fn, mask, num_starts, num_steps, params, batch, key, eps):
 
 
 class IntervalFlatness(NamedTuple):
-  """Widths of the region of small loss, one per direction.
-
-  Attributes:
-    width: `[k]`, `right - left`; infinite if a side was not crossed.
-    left, right: `[k]`, the points where the loss is `factor` times the loss at 0; `left` is negative.
-    crossed: `[k, 2]`, whether the left and the right crossing were found below `cap`.
-    min_ratio: `[k]`, the least loss seen over the loss at 0; below 1 the parameters are no minimum along it.
-    evaluations: `[k]`, the number of evaluations of the loss.
-  """
+  """The result of `interval_flatness`."""
 
   width: Array
   left: Array
@@ -175,28 +159,27 @@ def interval_flatness(
   .. math:: F_v = r - l, \qquad L(\theta + l v) = L(\theta + r v) = c L(\theta), \quad l < 0 < r
 
   The two sides are searched separately, because a trained network is seldom at the exact minimum. A search
-  starts at 0.8 of the preceding direction's crossing. It walks outward by factors of `growth` until the loss
-  is too large, or inward until it is not. Then it closes the bracket by the ITP method, in the logarithms of
-  the distance and of the rise of the loss. In these a parabola is a straight line. It finds the first
-  crossing outward from its start. If you expect a profile with several crossings, give `first_step` to start
-  every search there.
+  starts at 0.8 of the preceding direction's crossing, walks outward by factors of `growth` until the loss is
+  too large, or inward until it is not, and closes the bracket by the ITP method in logarithms of the distance
+  and of the rise, where a parabola is a straight line. It finds the first crossing outward from its start: if
+  a profile may have several, give `first_step` to start every search there.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`; use a cross-entropy that is accurate near 0, such as
+    loss_fn, params, batch, mask, key: as in `hvp`; use a cross-entropy that is accurate near 0, such as
       `losses.softmax_cross_entropy`.
-    params, batch, mask, key: as in `hvp`.
     directions: `[k, size]` in the order of `subset(params, mask).flat`; unit vectors in the paper. For a
       tree like `params` give `subset(tree, mask).flat[None]`.
     factor: `c`, above 1.
-    first_step: the start of every search; by default the first search starts at a hundredth of the norm of
-      the parameters.
+    first_step: the start of every search; by default a hundredth of the parameters' norm for the first.
     growth: above 1; large steps can jump over a crossing.
     tol: accuracy of a crossing, relative to its distance.
     cap: the largest distance that is searched.
     chunk_size: directions at once; 1 is fastest on a CPU.
 
   Returns:
-    `IntervalFlatness`.
+    A NamedTuple of `[k]`: the crossings `left`, negative, and `right`; their distance `width`, infinite if a
+    side was not crossed; `crossed` `[k, 2]`, whether each side was, below `cap`; `min_ratio`, the least loss
+    seen over that at 0, below 1 if the parameters are no minimum; `evaluations` of the loss.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 + 0.5 * (batch * params**2).sum()
@@ -204,8 +187,7 @@ def interval_flatness(
     Array([1., 2.], dtype=float32)
 
   References:
-    Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
-    2021, definition 2.
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, definition 2.
     Oliveira and Takahashi, `An Enhancement of the Bisection Method Average Performance Preserving Minmax
     Optimality`, 2020.
   """

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg._checks import check_choice, check_count, check_key
+from jaxreg._checks import check_count, check_key
 from jaxreg.flatness._batches import num_examples
 from jaxreg.flatness._common import same, scalar_loss, widened
-from jaxreg.flatness._eigen import EigenPairs
+from jaxreg.flatness._eigen import EigenPairs, ranked, steps_of
 from jaxreg.flatness._trace import Estimate, check_samples
 from jaxreg.typing import Array, Key
 
@@ -44,15 +44,8 @@ def split_eigenpairs(
   max_bytes: int | None = None,
 ) -> EigenPairs:
   """Lanczos with full reorthogonalisation and thick restarts; `Curvature.top_eigenpairs` explains it."""
-  check_key(key)
-  check_count(num_pairs, "num_pairs")
-  check_choice(which, "which", ("largest", "smallest", "magnitude"))
   like = leaves_of(curvature.operator)
-  size = sum(leaf.size for leaf in like)
-  steps = min(3 * num_pairs + 20, size) if num_steps is None else num_steps
-  check_count(steps, "num_steps")
-  if not num_pairs <= steps <= size:
-    raise ValueError(f"num_steps must lie in [num_pairs, size] = [{num_pairs}, {size}], got {steps}")
+  steps = steps_of(sum(leaf.size for leaf in like), key, num_pairs, num_steps, which)
   most, kept_of = steps, lambda most: num_pairs + (most - num_pairs) // 2
   if max_bytes is not None:
     check_count(max_bytes, "max_bytes")
@@ -85,18 +78,15 @@ def split_eigenpairs(
     if not math.isfinite(length):
       raise ValueError("matvec must return finite values, got NaN or infinity")
     if length <= 10 * float(jnp.finfo(like[0].dtype).eps) * scale:  # the space is exhausted
-      length = 0.0
-      w = _away(_unit(_away(_normal(jax.random.fold_in(jax.random.key(0), number), like), basis)[0]), basis)[
-        0
-      ]
+      length, w = 0.0, _normal(jax.random.fold_in(jax.random.key(0), number), like)
+      w = _away(_unit(_away(w, basis)[0]), basis)[0]
     v = _unit(w)
     del w  # else it would be beside the basis in a restart
   values, rows = _sorted(matrix, which)
   residuals = length * np.abs(rows[-1, :num_pairs])
   converged = residuals <= tol * np.abs(values).max()
   vectors = [dict(zip(curvature.names, one, strict=True)) for one in _combined(basis, rows[:, :num_pairs])]
-  found = (jnp.asarray(x, like[0].dtype) for x in (values[:num_pairs], residuals))
-  value, residual = found
+  value, residual = (jnp.asarray(x, like[0].dtype) for x in (values[:num_pairs], residuals))
   return EigenPairs(value, vectors, residual, jnp.asarray(converged))  # type: ignore[arg-type]
 
 
@@ -150,20 +140,14 @@ def _product(number, operator, vector, size):
 
 def _sorted(matrix: np.ndarray, which: str) -> tuple[np.ndarray, np.ndarray]:
   values, rows = np.linalg.eigh(matrix)
-  rank = {"largest": -values, "smallest": values, "magnitude": -np.abs(values)}[which]
-  order = np.argsort(rank)
+  order = ranked(values, which, np)
   return values[order], rows[:, order]
 
 
-def _like(function: Any) -> Any:
+def _drawn(function: Any, key: Key, like: Vector) -> Vector:
   """Draws arrays of the shapes and shardings of others, each part where it stays."""
-
-  def draw(key: Key, like: Vector) -> Vector:
-    keys = jax.random.split(key, len(like))
-    own = zip(keys, like, strict=True)
-    return tuple(_drawing(function, x.shape, x.dtype, x.sharding)(key) for key, x in own)
-
-  return draw
+  own = zip(jax.random.split(key, len(like)), like, strict=True)
+  return tuple(_drawing(function, x.shape, x.dtype, x.sharding)(key) for key, x in own)
 
 
 @functools.lru_cache(maxsize=256)
@@ -172,7 +156,7 @@ def _drawing(function: Any, shape: Any, dtype: Any, sharding: Any) -> Any:
   return jax.jit(functools.partial(function, shape=shape, dtype=dtype), out_shardings=sharding)
 
 
-_normal, _signs = _like(jax.random.normal), _like(jax.random.rademacher)
+_normal, _signs = (functools.partial(_drawn, draw) for draw in (jax.random.normal, jax.random.rademacher))
 _add = jax.jit(lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)), donate_argnums=0)
 _scaled = jax.jit(lambda a, factor: tuple((x * factor).astype(x.dtype) for x in a))
 _less = jax.jit(
@@ -187,12 +171,8 @@ def _inner(a: Vector, b: Vector) -> np.ndarray:
   return np.asarray(_inners(a, b), np.float64)
 
 
-def _dot(a: Vector, b: Vector) -> float:
-  return float(_inner(a, b).sum())
-
-
 def _norm(a: Vector) -> float:
-  return math.sqrt(_dot(a, a))
+  return math.sqrt(float(_inner(a, a).sum()))
 
 
 def _unit(a: Vector) -> Vector:
@@ -203,7 +183,7 @@ def _away(w: Vector, basis: list[Vector]) -> tuple[Vector, np.ndarray]:
   """What is left of `w` orthogonally to the basis, and its components."""
   along = np.zeros(len(basis))
   for number, v in enumerate(basis):
-    along[number] = _dot(v, w)
+    along[number] = float(_inner(v, w).sum())
     w = _less(w, along[number], v)
   return w, along
 

@@ -50,17 +50,13 @@ def hessian_index(
   .. math:: \alpha = \frac1n \#\{i : \lambda_i(H) < -\tau \max_j |\lambda_j|\}, \qquad
     f(x + \Delta) \approx f(x) + J \Delta + \tfrac12 \Delta^\top H \Delta
 
-  The lecture prints the last term without the half. Symmetries of a network, such as rescaled units, give
-  eigenvalues of 0 with a sign from rounding; these count as `zero`.
+  The lecture prints the last term without the half.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable; called with `key=None`.
-    params, batch, mask: as in `hvp`.
+    loss_fn, params, batch, mask: as in `hvp`; the loss is called with `key=None`.
     tol: `tau`, at least 0, relative to the largest absolute eigenvalue.
-    method: `dense`, all eigenvalues; or `lanczos`, the mass of the spectral density by random probes, which
-      needs only products with the Hessian.
-    key: draws the probes.
-    num_samples: number of probes of `lanczos`, at least 2.
+    method: `dense`, all eigenvalues; or `lanczos`, the mass of the spectral density by random probes.
+    key, num_samples: of the probes of `lanczos`, at least 2.
     num_steps: products per probe; by default 64, or the size if that is smaller.
 
   Returns:
@@ -77,8 +73,7 @@ def hessian_index(
     Dauphin et al., `Identifying and attacking the saddle point problem in high-dimensional non-convex
     optimization`, 2014.
     Pennington and Bahri, `Geometry of Neural Network Loss Surfaces via Random Matrix Theory`, 2017.
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Stationary Points in High
-    Dimensions.
+    Lecture 8 of Deep Learning (BEV033DLE, CTU Prague), Stationary Points in High Dimensions.
   """
   check_range(tol, "tol", low=0)
   check_choice(method, "method", ("dense", "lanczos"))
@@ -93,8 +88,7 @@ def hessian_index(
   steps = min(64, like.size) if num_steps is None else num_steps
   nodes, weights, _ = quadrature(num_samples, steps, operator, like, key)
   largest = jnp.abs(nodes).max()
-  each = jax.vmap(lambda values, weights: _counts(values, tol, weights, largest))(nodes, weights)
-  negative, zero = each
+  negative, zero = jax.vmap(lambda values, weights: _counts(values, tol, weights, largest))(nodes, weights)
   return HessianIndex(negative.mean(), zero.mean(), negative.std(ddof=1) / num_samples**0.5)
 
 
@@ -107,12 +101,8 @@ def pl_ratio(loss_fn: LossFn, params: Params, batch: Batch, *, minimum: ArrayLik
   twice this one. For a quadratic it lies between the smallest and the largest eigenvalue.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, called with `key=None`.
-    params, batch: the point and the data.
-    minimum: `f*`.
-
-  Returns:
-    A scalar, float32 or wider; infinite at the minimum.
+    loss_fn, params, batch: as in `hvp`; the loss is called with `key=None`.
+    minimum: `f*`, where the ratio is infinite.
 
   Example:
     >>> pl_ratio(lambda x, batch, *, key: 0.5 * (batch * x**2).sum(), jnp.ones(2), jnp.array([1.0, 3.0]))
@@ -122,8 +112,7 @@ def pl_ratio(loss_fn: LossFn, params: Params, batch: Batch, *, minimum: ArrayLik
     Polyak, `Gradient methods for minimizing functionals`, 1963.
     Karimi, Nutini and Schmidt, `Linear Convergence of Gradient and Proximal-Gradient Methods Under the
     Polyak-Lojasiewicz Condition`, 2016.
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Differences of Convex vs.
-    Non-Convex.
+    Lecture 8 of Deep Learning (BEV033DLE, CTU Prague), Differences of Convex vs. Non-Convex.
   """
   flat, loss = flat_loss(loss_fn, params, selected(params, "*"), batch, None)
   value, gradient = jax.value_and_grad(loss)(flat)
@@ -144,14 +133,12 @@ def landscape_constants(
   quadratic they are at least the smallest eigenvalue, the same, and half of it.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, called with `key=None`.
-    params, batch: the point and the data.
+    loss_fn, params, batch: as in `pl_ratio`.
     minimiser: `x*`, a tree like `params`.
 
   Returns:
-    A NamedTuple of scalars, float32 or wider: `pl` of the Polyak-Lojasiewicz inequality; `error_bound`, by
-    which the gradient bounds the distance to the minimiser; `monotonicity`, how much minus the gradient
-    points there. They are infinite at the minimiser.
+    A NamedTuple of the three scalars: `pl` of the Polyak-Lojasiewicz inequality; `error_bound`, by which the
+    gradient bounds the distance to the minimiser; `monotonicity`. They are infinite at the minimiser.
 
   Example:
     >>> loss = lambda x, batch, *, key: 0.5 * (batch * x**2).sum()
@@ -161,10 +148,7 @@ def landscape_constants(
     [1.0, 1.0, 0.5]
 
   References:
-    Karimi, Nutini and Schmidt, `Linear Convergence of Gradient and Proximal-Gradient Methods Under the
-    Polyak-Lojasiewicz Condition`, 2016.
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Differences of Convex vs.
-    Non-Convex.
+    Karimi, Nutini and Schmidt, 2016, and the lecture, as in `pl_ratio`.
   """
   x, loss = flat_loss(loss_fn, params, selected(params, "*"), batch, None)
   star = subset(minimiser).flat

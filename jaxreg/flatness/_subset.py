@@ -1,5 +1,6 @@
 """A subset of the parameters as one vector, and back."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -124,8 +125,7 @@ def split(params: Params, mask: tuple[bool, ...]) -> Subset:
       tree, [next(new) if taken else leaf for leaf, taken in zip(leaves, mask, strict=True)]
     )
 
-  names = tuple(name for name, taken in zip(paths.leaf_names(params), mask, strict=True) if taken)
-  return Subset(flat, merge, names)
+  return Subset(flat, merge, tuple(itertools.compress(paths.leaf_names(params), mask)))
 
 
 def flat_loss(

@@ -51,10 +51,9 @@ def operator_trace(
     method: `hutchinson`, or `xtrace`, which removes the largest eigenvalues first.
 
   Returns:
-    `mean` and `standard_error`. That of `xtrace` is of its leave-one-out estimates, as in the paper. It is
-    too small, because they are correlated: each pair of probes contributes to two of them. If pairs cause the
-    whole error, its variance is twice that of independent estimates, and the standard error 29 % too small.
-    On eight spectra of 70 eigenvalues it was 2 to 32 % too small for 2 to 16 probes, up to 37 % for 32.
+    `mean` and `standard_error`. That of `xtrace` is of its leave-one-out estimates, as in the paper. They are
+    correlated, so it is too small: by 29 % if pairs of probes cause the whole error. On eight spectra of 70
+    eigenvalues it was 2 to 32 % too small for 2 to 16 probes, up to 37 % for 32.
 
   Raises:
     ModuleNotFoundError: without matfree (`pip install jaxreg[flatness]`).
@@ -75,23 +74,17 @@ def operator_trace(
     if method == "xtrace":
       raise ValueError("method must be hutchinson for a Curvature, because xtrace needs compiled products")
     return signs(num_samples, matvec, like, key)[1]
-  _stochtrace()  # fails before anything is traced
   if method == "xtrace" and num_samples > like.size:
     raise ValueError(f"num_samples must be at most the size {like.size} for xtrace, got {num_samples}")
   return _trace(num_samples, method, matvec, like, key)
 
 
-def _stochtrace() -> Any:
+@partial(jax.jit, static_argnums=(0, 1))
+def _trace(num_samples, method, matvec, like, key):
   try:
     from matfree import stochtrace
   except ModuleNotFoundError as error:
     raise needs("operator_trace", error, "flatness") from error
-  return stochtrace
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _trace(num_samples, method, matvec, like, key):
-  stochtrace = _stochtrace()
   if method == "hutchinson":
     sampler = stochtrace.sampler_signs(like, num=num_samples)
     estimate = stochtrace.estimator_monte_carlo_mean_and_sem(stochtrace.monte_carlo_trace(), sampler)
@@ -116,8 +109,6 @@ def operator_diagonal(
   r"""Estimates the diagonal of a linear operator with its standard error, or computes it exactly.
 
   .. math:: \operatorname{diag}(A) \approx \frac1m \sum_j z_j \odot A z_j, \qquad z_j \in \{-1, 1\}^{size}
-
-  Its memory does not grow with the number of products.
 
   Args:
     matvec, like: as in `operator_trace`; it need not be symmetric.
@@ -154,12 +145,8 @@ def check_samples(num_samples: int) -> None:
 
 
 def as_operator(matvec: Matvec, like: ArrayLike | None) -> tuple[Matvec, Array, float]:
-  """Wraps the operator as an argument of compiled code, for vectors of at least float32.
-
-  Returns the wrapped operator, a vector that it takes, and the relative rounding error of its products.
-  """
-  if like is None:
-    like = getattr(matvec, "like", None)
+  """The operator as an argument of compiled code, a float32 or wider vector, and a product's rounding."""
+  like = getattr(matvec, "like", None) if like is None else like
   if like is None:
     raise TypeError("like must be a vector [size] if matvec has no attribute like, got None")
   check_no_tree(like, "like", "a vector [size], as hvp(...).like is", "flat")
@@ -181,18 +168,9 @@ def _narrow_product(matvec: Matvec, like: Array, vector: Array) -> Array:
   return matvec(vector.astype(like.dtype)).astype(vector.dtype)
 
 
-def _unit(number: Array, state: Array) -> Array:
-  return jnp.zeros_like(state).at[number].set(1)
-
-
-def _keep_entry(number: Array, state: Array, product: Array) -> Array:
-  return state.at[number].set(product[number])
-
-
-def _exact_of(matvec, like):
-  return iterate(matvec, like.size, _unit, _keep_entry, jnp.zeros_like(like))
-
-
+_unit = lambda number, state: jnp.zeros_like(state).at[number].set(1)
+_keep_entry = lambda number, state, product: state.at[number].set(product[number])
+_exact_of = lambda matvec, like: iterate(matvec, like.size, _unit, _keep_entry, jnp.zeros_like(like))
 _exact = jax.jit(_exact_of)
 
 

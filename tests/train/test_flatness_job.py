@@ -16,6 +16,7 @@ import runs
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from jaxreg import flatness, train
+from jaxreg.flatness._sharpness import IntervalFlatness
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_run
@@ -419,7 +420,7 @@ def test_each_direction_is_measured_once_and_saved_soon(tmp_path):
   def intervals(directions, factor):
     blocks.append(len(directions))
     one = jnp.ones(len(directions))
-    return flatness.IntervalFlatness(one, one, one, jnp.ones((len(directions), 2), bool), one, one)
+    return IntervalFlatness(one, one, one, jnp.ones((len(directions), 2), bool), one, one)
 
   samples = {"gradients": np.random.default_rng(0).normal(size=(40, 30))}
   subject = SimpleNamespace(layer=None, intervals=intervals)

@@ -10,6 +10,7 @@ import pytest
 import runs
 
 from jaxreg import flatness, losses
+from jaxreg.flatness._covariance import PrincipalComponents
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.job import _compare_profiles
@@ -68,7 +69,7 @@ def test_fits_leave_out_rounding_errors(monkeypatch, analysis):
   else:
     intervals = {"width": x, "evaluations": np.ones(10), "crossed": np.ones((10, 2), bool)}
     cache = SimpleNamespace(blocks=lambda *_, **__: intervals)
-    parts = flatness.PrincipalComponents(y, np.eye(10), np.zeros(10), np.int32(10))
+    parts = PrincipalComponents(y, np.eye(10), np.zeros(10), np.int32(10))
     monkeypatch.setattr(analyses, "_principal", lambda _: parts)
     options = {"factors": (2.0,), "directions": 0, "tol": 1e-9}
     network = SimpleNamespace(layer=None)

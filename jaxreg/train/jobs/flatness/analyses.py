@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import flatness
+from jaxreg.flatness._covariance import PrincipalComponents
 from jaxreg.flatness._eigen import SpectralDensity
 from jaxreg.flatness._layers import Layerwise, layers_of, of_layer
 from jaxreg.flatness._noise import pooled
+from jaxreg.flatness._power_law import BrokenPowerLaw, PowerLaw
 from jaxreg.flatness._trace import Estimate, signs
 from jaxreg.train import keys
 from jaxreg.train.files import Table
@@ -24,7 +26,7 @@ MASKS = 32  # draws for each example, for a covariance without the bias of few s
 MIN_LINEARITY = 0.01  # if the p-value of a straight line is smaller, two lines that meet are fitted instead
 
 Samples = Mapping[str, np.ndarray]  # by their kind: gradients, the trajectory, the isotropic control
-Fit = flatness.PowerLaw | flatness.BrokenPowerLaw
+Fit = PowerLaw | BrokenPowerLaw
 
 
 def profile(
@@ -82,7 +84,7 @@ def variance_flatness(
 ) -> tuple[Table, Table]:
   """Variances and interval flatness along the principal components of the samples, by kind, with fits.
 
-  `found` has for each kind the `variances` `[k]` along its `k` components, the fields of `IntervalFlatness`
+  `found` has for each kind the `variances` `[k]` along its `k` components, the fields of `interval_flatness`
   along them for each of the factors, `[factors, k]`, and the `mask` of the components that are fitted. If
   there are more components than `directions`, `directions` evenly spaced ones are measured; 0 for all.
   """
@@ -202,7 +204,7 @@ def projected_variance(
   return {"values": values, "variances": variances, "mask": mask, "fits": fits}, summary
 
 
-def _principal(samples: np.ndarray) -> flatness.PrincipalComponents:
+def _principal(samples: np.ndarray) -> PrincipalComponents:
   return _in_float64(lambda: flatness.principal_components(jnp.asarray(samples, jnp.float64)))
 
 

@@ -12,7 +12,9 @@ from flax import linen as nn
 
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
+from jaxreg.flatness._covariance import Alignment
 from jaxreg.flatness._noise import gradients_of_parts
+from jaxreg.flatness._sharpness import IntervalFlatness
 from jaxreg.train.data.dataset import known
 from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.program import Program
@@ -115,14 +117,14 @@ class NetworkAtPoint:
       )
     return self.layer.noise_covariance(key=key, num_samples=num_samples).matrix()
 
-  def alignment(self, key: Key, num_samples: int) -> flatness.Alignment:
+  def alignment(self, key: Key, num_samples: int) -> Alignment:
     """The alignment of the Hessian with `covariance`."""
     if self.layer is None or not self.all_noise or self.parts > 1:
       return flatness.hessian_variance_alignment(self.hessian(), self.covariance(key, num_samples))
     noise = self.layer.noise_covariance(key=key, num_samples=num_samples)
     return flatness.hessian_variance_alignment(self.layer.hessian(), noise)
 
-  def intervals(self, directions: Array, factor: float) -> flatness.IntervalFlatness:
+  def intervals(self, directions: Array, factor: float) -> IntervalFlatness:
     """The interval flatness along each row of `directions`."""
     if self.layer is not None:
       return self.layer.interval_flatness(directions, factor=factor)
