@@ -16,7 +16,7 @@ from PIL import Image
 
 from jaxreg import train
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.data import batches, images, placement, sources
+from jaxreg.train.data import batches, images, sources
 from jaxreg.train.data.batches import Order, batch_indices
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop
@@ -390,7 +390,7 @@ def test_a_damaged_image_is_named(folder, damage, suffix):
 
 def feed_of(dataset, mesh, *, start=0, stop=10, seeds=(3,), batch_size=8, steps=1):
   """All batches of those steps, `[steps, replicas, batch, ...]`, a dispatch making `steps` of them."""
-  source = placement.make_source(mesh, dataset.train, resident=False)
+  source = batches.make_source(mesh, dataset.train, resident=False)
   order = Order(range(seeds[0], seeds[-1] + 1), len(dataset.train), batch_size)
   with batches.make_feed(mesh, source, order, start=start, stop=stop) as feed:
     if steps == 1:
@@ -456,8 +456,8 @@ def test_an_image_is_cut_by_seed_step_and_position(noisy):
 def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, parts):
   mesh = make_mesh()
   whole = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
-  training, testing = placement.make_source(mesh, noisy.train, resident=False), noisy.test
-  evaluated = list(batches.in_turn(mesh, placement.Source(testing, {}), 8))
+  training, testing = batches.make_source(mesh, noisy.train, resident=False), noisy.test
+  evaluated = list(batches.in_turn(mesh, batches.Source(testing, {}), 8))
   for positions in np.split(np.arange(8), parts):
     monkeypatch.setattr(batches, "local_positions", lambda *_, positions=positions: positions)
     part = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
@@ -466,7 +466,7 @@ def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, pa
     others = np.setdiff1d(np.arange(8), positions)
     assert not part["inputs"][:, :, others].any()
     for batch, all_of_it in zip(
-      batches.in_turn(mesh, placement.Source(testing, {}), 8), evaluated, strict=True
+      batches.in_turn(mesh, batches.Source(testing, {}), 8), evaluated, strict=True
     ):
       np.testing.assert_array_equal(batch["inputs"][positions], all_of_it["inputs"][positions])
       np.testing.assert_array_equal(batch["weights"], all_of_it["weights"])
@@ -478,7 +478,7 @@ def test_the_positions_of_a_process_are_those_of_its_devices():
 
 
 def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
-  found = list(batches.in_turn(make_mesh(), placement.Source(noisy.train, {}), 16))
+  found = list(batches.in_turn(make_mesh(), batches.Source(noisy.train, {}), 16))
   inputs, labels, weights = (np.concatenate([b[k] for b in found]) for k in ("inputs", "labels", "weights"))
   number = len(noisy.train)
   assert len(weights) == 48
@@ -500,7 +500,7 @@ def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
   """SIGTERM reaches the whole group of processes, and the run still has to end its step."""
   dataset = noisy.decoded_by(size=6, resize=8, workers=1)
   mesh = make_mesh()
-  source = placement.make_source(mesh, dataset.train, resident=False)
+  source = batches.make_source(mesh, dataset.train, resident=False)
   order = Order(range(3, 4), len(dataset.train), 8)
   others = multiprocessing.active_children()
   with batches.make_feed(mesh, source, order, start=0, stop=10**6) as feed:
