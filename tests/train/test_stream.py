@@ -111,10 +111,9 @@ def test_a_random_crop_is_its_box_resized():
   pixels = noise(3, 30, 47)
   options = {"area": (0.08, 1.0), "aspect": (0.75, 4 / 3)}
   for seed in range(20):
-    box = draw_box(np.random.default_rng(seed), 47, 30, **options)
-    found = random_crop(
-      np.random.default_rng(seed), Image.fromarray(pixels), Decoding(size=12, flip=False, **options)
-    )
+    how = Decoding(size=12, flip=False, **options)
+    box = draw_box(np.random.default_rng(seed), (47, 30), how)
+    found = random_crop(np.random.default_rng(seed), Image.fromarray(pixels), how)
     np.testing.assert_allclose(found, resized(pixels, box, (12, 12)), rtol=0, atol=1.01)
 
 
@@ -165,7 +164,9 @@ def test_boxes_have_the_areas_aspects_and_places_that_are_asked_for():
   generator = np.random.default_rng(0)
   width = height = 4000  # of which rounding is no part
   area, aspect = (0.08, 0.5), (0.75, 4 / 3)  # every such box fits into a square
-  boxes = np.array([draw_box(generator, width, height, area=area, aspect=aspect) for _ in range(4000)])
+  boxes = np.array(
+    [draw_box(generator, (width, height), Decoding(area=area, aspect=aspect)) for _ in range(4000)]
+  )
   left, top, right, bottom = boxes.T
   assert left.min() >= 0
   assert top.min() >= 0
@@ -189,7 +190,7 @@ def test_boxes_have_the_areas_aspects_and_places_that_are_asked_for():
 )
 def test_where_no_crop_fits_it_is_the_centre(size, box):
   """The whole area of a strip, in an aspect that it does not have: 10 by 4/3 of it, or all of one pixel."""
-  assert draw_box(np.random.default_rng(0), *size, area=(1.0, 1.0), aspect=(0.75, 4 / 3)) == box
+  assert draw_box(np.random.default_rng(0), size, Decoding(area=(1.0, 1.0))) == box
 
 
 # The folder.
