@@ -90,21 +90,15 @@ def image_folder(
   )
 
 
-def find_images(
-  folder: Path, left_out: Counter[str], *, nested: bool = True
-) -> list[tuple[str, os.stat_result]]:
-  """The image files below a folder, or in it unless `nested`: their sorted paths from there, and properties.
+def find_images(folder: Path, left_out: Counter[str]) -> list[tuple[str, os.stat_result]]:
+  """The image files below a folder: their sorted paths from there, and their properties.
 
   `left_out` counts the other files, by the reason why they are left out.
   """
   try:
-    found = sorted(_walk(folder, "", False, (), left_out))
+    return sorted(_walk(folder, "", False, (), left_out))
   except OSError as error:
     raise ArgumentError("path", f"{folder} cannot be read ({error})") from error
-  flat = [file for file in found if nested or os.sep not in file[0]]
-  if len(flat) < len(found):
-    left_out["in deeper folders"] += len(found) - len(flat)
-  return flat
 
 
 def left_out_line(folder: Path, left_out: Counter[str]) -> str:

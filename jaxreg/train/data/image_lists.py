@@ -69,7 +69,10 @@ def _classes(source: Path, skip: Collection[str]) -> list[str]:
 
 def _draw(folder: Path, number: int, seed: int, left_out: Counter[str]) -> tuple[list[str], list[str]]:
   """`number` of the images in `folder`, drawn, and the others."""
-  images = [file for file, _ in find_images(folder, left_out, nested=False)]
+  found = [file for file, _ in find_images(folder, left_out)]
+  images = [file for file in found if os.sep not in file]
+  if len(images) < len(found):
+    left_out["in deeper folders"] += len(found) - len(images)
   if len(images) <= number:
     raise RunError(f"{folder}: has {len(images)} images, and more than {number} are needed")
   order = np.random.default_rng([seed, zlib.crc32(folder.name.encode())]).permutation(len(images))
