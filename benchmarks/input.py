@@ -27,9 +27,8 @@ from PIL import Image
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data, make_order
-from jaxreg.train.data.batches import make_feed
+from jaxreg.train.data.batches import make_feed, make_source
 from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import make_replicas
 from jaxreg.train.run.log import Silent

@@ -20,9 +20,9 @@ from image_files import write_idx
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.data import scaling, sources, unpack
+from jaxreg.train.data import sources, unpack
 from jaxreg.train.data.batches import _permutation, batch_indices, padded_indices
-from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.dataset import Dataset, Split, scale_remark
 from jaxreg.train.data.subsets import flip_labels, subset
 
 IDX_NAMES = {
@@ -556,7 +556,7 @@ def test_inputs_of_a_bad_scale_are_told_in_one_line(tmp_path, recwarn, changes, 
 def test_a_source_of_ones_own_is_told_too():
   inputs = pixels(np.uint8)["x_train"]
   split = Split(inputs, np.arange(40) % 2)
-  line = scaling.remark(Dataset(split, split, split, num_classes=2))
+  line = scale_remark(Dataset(split, split, split, num_classes=2))
   assert line == "the inputs are pixels up to 255, and nothing divides them; give its Dataset the scale=255"
 
 

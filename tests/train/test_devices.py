@@ -14,8 +14,7 @@ from jaxreg.losses._dropmax_masks import dropmax_log_mask
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import replicas_of
-from jaxreg.train.data.batches import batch_indices
-from jaxreg.train.data.placement import make_source
+from jaxreg.train.data.batches import batch_indices, make_source
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.jobs import initial_state
 

@@ -16,8 +16,8 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import dataset as data
 from jaxreg.train.data import sources
+from jaxreg.train.data.batches import gather
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.placement import gather
 from jaxreg.train.step.batch import make_examples
 
 QUIET = {"model.Transformer.dropout_rate": 0.0, "data.limit": 16}

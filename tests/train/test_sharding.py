@@ -14,8 +14,7 @@ from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.values import parse_entries
-from jaxreg.train.data.batches import batch_indices
-from jaxreg.train.data.placement import make_source
+from jaxreg.train.data.batches import batch_indices, make_source
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.sharding import gathered_layout, make_layout, parse, stacked_layout

@@ -16,7 +16,7 @@ from PIL import Image
 
 from jaxreg import train
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.data import batches, images, placement, sources
+from jaxreg.train.data import batches, images, sources
 from jaxreg.train.data.batches import Order, batch_indices
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop
@@ -111,10 +111,9 @@ def test_a_random_crop_is_its_box_resized():
   pixels = noise(3, 30, 47)
   options = {"area": (0.08, 1.0), "aspect": (0.75, 4 / 3)}
   for seed in range(20):
-    box = draw_box(np.random.default_rng(seed), 47, 30, **options)
-    found = random_crop(
-      np.random.default_rng(seed), Image.fromarray(pixels), Decoding(size=12, flip=False, **options)
-    )
+    how = Decoding(size=12, flip=False, **options)
+    box = draw_box(np.random.default_rng(seed), (47, 30), how)
+    found = random_crop(np.random.default_rng(seed), Image.fromarray(pixels), how)
     np.testing.assert_allclose(found, resized(pixels, box, (12, 12)), rtol=0, atol=1.01)
 
 
@@ -165,7 +164,9 @@ def test_boxes_have_the_areas_aspects_and_places_that_are_asked_for():
   generator = np.random.default_rng(0)
   width = height = 4000  # of which rounding is no part
   area, aspect = (0.08, 0.5), (0.75, 4 / 3)  # every such box fits into a square
-  boxes = np.array([draw_box(generator, width, height, area=area, aspect=aspect) for _ in range(4000)])
+  boxes = np.array(
+    [draw_box(generator, (width, height), Decoding(area=area, aspect=aspect)) for _ in range(4000)]
+  )
   left, top, right, bottom = boxes.T
   assert left.min() >= 0
   assert top.min() >= 0
@@ -189,7 +190,7 @@ def test_boxes_have_the_areas_aspects_and_places_that_are_asked_for():
 )
 def test_where_no_crop_fits_it_is_the_centre(size, box):
   """The whole area of a strip, in an aspect that it does not have: 10 by 4/3 of it, or all of one pixel."""
-  assert draw_box(np.random.default_rng(0), *size, area=(1.0, 1.0), aspect=(0.75, 4 / 3)) == box
+  assert draw_box(np.random.default_rng(0), size, Decoding(area=(1.0, 1.0))) == box
 
 
 # The folder.
@@ -390,7 +391,7 @@ def test_a_damaged_image_is_named(folder, damage, suffix):
 
 def feed_of(dataset, mesh, *, start=0, stop=10, seeds=(3,), batch_size=8, steps=1):
   """All batches of those steps, `[steps, replicas, batch, ...]`, a dispatch making `steps` of them."""
-  source = placement.make_source(mesh, dataset.train, resident=False)
+  source = batches.make_source(mesh, dataset.train, resident=False)
   order = Order(range(seeds[0], seeds[-1] + 1), len(dataset.train), batch_size)
   with batches.make_feed(mesh, source, order, start=start, stop=stop) as feed:
     if steps == 1:
@@ -456,8 +457,8 @@ def test_an_image_is_cut_by_seed_step_and_position(noisy):
 def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, parts):
   mesh = make_mesh()
   whole = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
-  training, testing = placement.make_source(mesh, noisy.train, resident=False), noisy.test
-  evaluated = list(batches.in_turn(mesh, placement.Source(testing, {}), 8))
+  training, testing = batches.make_source(mesh, noisy.train, resident=False), noisy.test
+  evaluated = list(batches.in_turn(mesh, batches.Source(testing, {}), 8))
   for positions in np.split(np.arange(8), parts):
     monkeypatch.setattr(batches, "local_positions", lambda *_, positions=positions: positions)
     part = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
@@ -466,7 +467,7 @@ def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, pa
     others = np.setdiff1d(np.arange(8), positions)
     assert not part["inputs"][:, :, others].any()
     for batch, all_of_it in zip(
-      batches.in_turn(mesh, placement.Source(testing, {}), 8), evaluated, strict=True
+      batches.in_turn(mesh, batches.Source(testing, {}), 8), evaluated, strict=True
     ):
       np.testing.assert_array_equal(batch["inputs"][positions], all_of_it["inputs"][positions])
       np.testing.assert_array_equal(batch["weights"], all_of_it["weights"])
@@ -478,7 +479,7 @@ def test_the_positions_of_a_process_are_those_of_its_devices():
 
 
 def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
-  found = list(batches.in_turn(make_mesh(), placement.Source(noisy.train, {}), 16))
+  found = list(batches.in_turn(make_mesh(), batches.Source(noisy.train, {}), 16))
   inputs, labels, weights = (np.concatenate([b[k] for b in found]) for k in ("inputs", "labels", "weights"))
   number = len(noisy.train)
   assert len(weights) == 48
@@ -500,7 +501,7 @@ def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
   """SIGTERM reaches the whole group of processes, and the run still has to end its step."""
   dataset = noisy.decoded_by(size=6, resize=8, workers=1)
   mesh = make_mesh()
-  source = placement.make_source(mesh, dataset.train, resident=False)
+  source = batches.make_source(mesh, dataset.train, resident=False)
   order = Order(range(3, 4), len(dataset.train), 8)
   others = multiprocessing.active_children()
   with batches.make_feed(mesh, source, order, start=0, stop=10**6) as feed:

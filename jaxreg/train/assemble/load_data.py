@@ -4,13 +4,13 @@ The functions of `data` see no configuration. Their errors name arguments, and t
 """
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Generator
 
 from jaxreg.train.config.choices import Config, chosen
-from jaxreg.train.data import scaling
 from jaxreg.train.data.batches import Balanced, Order, bootstrap
-from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.data.dataset import Dataset, scale_remark
 from jaxreg.train.data.readable import without_faults
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices import processes
@@ -43,7 +43,7 @@ def used_part(config: Config, data: Dataset) -> Dataset:
       remarks += [f"data.skip_unreadable: {left_out}"] if left_out else []
   with _fields_of(name):
     data = data.checked()
-  if not config.augment.mean and (odd := scaling.remark(data, **(NPZ if name == "data.npz" else {}))):
+  if not config.augment.mean and (odd := scale_remark(data, **(NPZ if name == "data.npz" else {}))):
     remarks.append(f"{name}: {odd}")
   if processes.is_first():
     for line in remarks:
@@ -58,7 +58,7 @@ def used_part(config: Config, data: Dataset) -> Dataset:
   with _fields_of("data.flipped_labels"):
     data = flip_labels(data, **fields.flipped_labels)
   with _fields_of("data.unlabelled"):
-    return hide_labels(data) if fields.unlabelled.batch_size else data.without_rest()
+    return hide_labels(data) if fields.unlabelled.batch_size else dataclasses.replace(data, rest=None)
 
 
 def is_resident(config: Config, dataset: Dataset) -> bool:

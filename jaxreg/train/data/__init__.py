@@ -1,7 +1,7 @@
 """Data: the examples, their order, and the way of a batch to the devices.
 
-A batch passes four files: its source (a row of `sources.SOURCES`), `images` or `dataset` with the examples,
-`batches` that says which examples these are, and `placement` that puts them on the devices. Functions here
-see no configuration: their errors name arguments, and `assemble/load_data.py` names the fields.
+A batch passes three files: its source (a row of `REGISTRY["data"]`), `images` or `dataset` with the examples,
+and `batches`, which says which examples these are and puts them on the devices. Functions here see no
+configuration: their errors name arguments, and `assemble/load_data.py` names the fields.
 May import: nothing of the trainer but errors, files, keys, lookup and user_cache.
 """

@@ -1,4 +1,4 @@
-"""Batches on the host: which examples make each, gathered from arrays or from images that are decoded ahead.
+"""Batches: which examples make each, how these are read or decoded ahead, and the way to the devices.
 
 A batch is a function of (seed, step) alone, for images and arrays alike. `Order` says which example stands at
 each position of a step's batch, and a generator of (seed, step, position in the global batch) draws its crop.
@@ -25,10 +25,12 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
 from jaxreg._extras import install
+from jaxreg._sharding import rows
 from jaxreg.train import keys
+from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.images import Images
-from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError, one_line
+from jaxreg.typing import PyTree
 
 MOST_THREADS = 16
 AHEAD = 2  # batches that a worker keeps ready
@@ -39,25 +41,15 @@ Feed = Callable[[range], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-  """`order(step)`: the indices `[replicas, batch]` into `Dataset.training()`, the same in every process.
+  """`order(step)`: the indices `[replicas, batch]` into `Dataset.training()`, the same in every process."""
 
-  Attributes:
-    seeds: the seeds of the replicas.
-    num_examples: the number of training examples with labels.
-    batch_size: the number of labelled examples in a batch.
-    drawn: for each replica, its resampled set `[num_examples]`; empty for the set itself.
-    num_unlabelled: the number of examples without labels, which follow the others.
-    unlabelled_batch_size: the number of unlabelled examples that join each batch.
-    balanced: how an epoch draws all classes equally often; None takes each example once.
-  """
-
-  seeds: Sequence[int]
-  num_examples: int
-  batch_size: int
-  drawn: tuple[np.ndarray, ...] = ()
-  num_unlabelled: int = 0
-  unlabelled_batch_size: int = 0
-  balanced: "Balanced | None" = None
+  seeds: Sequence[int]  # one for each replica
+  num_examples: int  # training examples with labels
+  batch_size: int  # labelled examples in a batch
+  drawn: tuple[np.ndarray, ...] = ()  # for each replica, its resampled set `[num_examples]`
+  num_unlabelled: int = 0  # examples without labels, which follow the others
+  unlabelled_batch_size: int = 0  # unlabelled examples that join each batch
+  balanced: "Balanced | None" = None  # how an epoch draws all classes equally often
 
   def __call__(self, step: int) -> np.ndarray:
     rows = []
@@ -68,12 +60,8 @@ class Order:
       if self.drawn:
         row = self.drawn[replica][row]
       if self.unlabelled_batch_size:
-        other = batch_indices(
-          keys.unlabelled(seed),
-          step,
-          num_examples=self.num_unlabelled,
-          batch_size=self.unlabelled_batch_size,
-        )
+        number, size = self.num_unlabelled, self.unlabelled_batch_size
+        other = batch_indices(keys.unlabelled(seed), step, num_examples=number, batch_size=size)
         row = np.concatenate([row, self.num_examples + other])
       rows.append(row)
     return np.stack(rows)
@@ -86,28 +74,21 @@ class Balanced:
   The classes come in rounds, each class once in random order. The examples of a class come in random order,
   and none comes again before all others have come. Rare classes repeat their examples within an epoch; a
   frequent class shows others of its examples in the next one.
-
-  Attributes:
-    labels: `[num_examples]`, the classes, integers from 0.
   """
 
-  labels: np.ndarray
+  labels: np.ndarray  # `[num_examples]`, integers from 0
 
+  @functools.lru_cache(maxsize=128)  # noqa: B019 - each replica has one, and a run has one `Balanced`
   def __call__(self, seed: int, epoch: int) -> np.ndarray:
-    return _balanced_epoch(self, seed, epoch)
-
-
-@functools.lru_cache(maxsize=128)  # each replica has one
-def _balanced_epoch(balanced: Balanced, seed: int, epoch: int) -> np.ndarray:
-  generator, number = keys.permutation(seed, epoch), len(balanced.labels)
-  classes = np.unique(balanced.labels)
-  rounds = -(-number // len(classes))
-  of_class: list[np.ndarray] = []
-  for label in classes:
-    members = np.flatnonzero(balanced.labels == label)
-    times = -(-rounds // len(members))
-    of_class.append(np.concatenate([generator.permutation(members) for _ in range(times)])[:rounds])
-  return generator.permuted(np.stack(of_class, axis=1), axis=1).ravel()[:number].astype(np.int32)
+    generator, number = keys.permutation(seed, epoch), len(self.labels)
+    classes = np.unique(self.labels)
+    rounds = -(-number // len(classes))
+    of_class: list[np.ndarray] = []
+    for label in classes:
+      members = np.flatnonzero(self.labels == label)
+      times = -(-rounds // len(members))
+      of_class.append(np.concatenate([generator.permutation(members) for _ in range(times)])[:rounds])
+    return generator.permuted(np.stack(of_class, axis=1), axis=1).ravel()[:number].astype(np.int32)
 
 
 def batch_indices(
@@ -144,34 +125,54 @@ def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndar
     yield np.minimum(index, num_examples - 1), (index < num_examples).astype(np.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class Drawn:
-  """Element i is a random crop of the image at a step, replica and position, counted in this order."""
+def place(mesh: jax.sharding.Mesh, tree: PyTree, spec: P) -> PyTree:
+  """Puts host arrays, the same in every process, on the devices of `mesh`.
 
-  images: Images
-  order: Order
-  positions: np.ndarray
-
-  def __call__(self, number: int) -> np.ndarray:
-    number, at = divmod(number, len(self.positions))
-    step, replica = divmod(number, len(self.order.seeds))
-    position = int(self.positions[at])
-    generator = keys.crop(self.order.seeds[replica], step, position)
-    return self.images.cut(self.order(step)[replica, position], generator)
+  `P()` puts a copy on each device, `P("data")` a slice. A process passes only the parts of its own devices.
+  """
+  sharding = NamedSharding(mesh, spec)
+  return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]), tree)
 
 
 @dataclasses.dataclass(frozen=True)
-class InTurn:
-  """Element i is the centre of the image at a batch and position, in this order; past the end it is black."""
+class Source:
+  """A split that makes batches: from examples that lie on every device, or from examples on the host."""
 
-  images: Images
-  batch_size: int
-  positions: np.ndarray
+  split: Split  # the examples on the host
+  arrays: dict[str, jax.Array]  # the same examples on the devices, or empty
 
-  def __call__(self, number: int) -> np.ndarray:
-    batch, at = divmod(number, len(self.positions))
-    index = batch * self.batch_size + int(self.positions[at])
-    return self.images.cut(index) if index < len(self.images) else np.zeros(self.images.shape[1:], np.uint8)
+  def __len__(self) -> int:
+    return len(self.split)
+
+  def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays that have to reach the devices for a batch of these examples: indices, or the examples."""
+    if self.arrays:
+      return {"indices": indices}
+    return {"inputs": self.split.inputs[indices], **self.targets(indices)}
+
+  def targets(self, indices: np.ndarray | slice = slice(None)) -> dict[str, np.ndarray]:
+    """The labels of these examples, and their weights if they have any, as the devices take them."""
+    labels = self.split.labels[indices]
+    found = {"labels": labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)}
+    if self.split.weights is not None:
+      found["weights"] = self.split.weights[indices].astype(np.float32)
+    return found
+
+
+def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Source:
+  """The source of a split; if `resident`, the whole split is placed on every device."""
+  arrays = {"inputs": split.inputs, **Source(split, {}).targets()} if resident else {}
+  return Source(split, place(mesh, arrays, P()))
+
+
+def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  """The batch that the arrays of `Source.batch` stand for, inside a compiled step."""
+  batch = dict(batch)
+  if "indices" in batch:
+    indices = batch.pop("indices")
+    # Weights of a batch, as for padding in evaluation, come before those of training examples.
+    batch = {name: rows(array, indices) for name, array in arrays.items()} | batch
+  return batch
 
 
 def local_positions(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
@@ -222,9 +223,11 @@ def make_feed(
   the steps must be asked for in order, from `start + 1` to `stop`.
   """
 
-  def indices(steps: range) -> np.ndarray:
-    each = [order(step - 1) for step in steps]
+  def joined(each: list[np.ndarray]) -> np.ndarray:
     return each[0] if len(each) == 1 else np.stack(each, axis=1)
+
+  def indices(steps: range) -> np.ndarray:
+    return joined([order(step - 1) for step in steps])
 
   images = source.split.inputs
   if not isinstance(images, Images):
@@ -233,13 +236,19 @@ def make_feed(
 
   replicas, batch_size = order(start).shape
   positions = local_positions(mesh, batch_size)
-  size = replicas * len(positions)
-  workers = images.decoding.workers
-  with decoded(Drawn(images, order, positions), size, start=start, stop=stop, workers=workers) as stream:
+
+  def crop(number: int) -> np.ndarray:
+    """A random crop of the image at a step, replica and position, counted in this order."""
+    number, at = divmod(number, len(positions))
+    step, replica = divmod(number, replicas)
+    position = int(positions[at])
+    return images.cut(order(step)[replica, position], keys.crop(order.seeds[replica], step, position))
+
+  size, workers = replicas * len(positions), images.decoding.workers
+  with decoded(crop, size, start=start, stop=stop, workers=workers) as stream:
 
     def feed(steps: range) -> dict[str, np.ndarray]:
-      each = [next(stream).reshape(replicas, len(positions), *images.shape[1:]) for _ in steps]
-      inputs = each[0] if len(each) == 1 else np.stack(each, axis=1)
+      inputs = joined([next(stream).reshape(replicas, len(positions), *images.shape[1:]) for _ in steps])
       return {"inputs": spread(inputs, positions, batch_size), **source.targets(indices(steps))}
 
     yield feed
@@ -255,9 +264,15 @@ def in_turn(mesh: jax.sharding.Mesh, source: Source, batch_size: int) -> Iterato
 
   positions = local_positions(mesh, batch_size)
   batches = list(padded_indices(len(source), batch_size))
-  element = InTurn(images, batch_size, positions)
+
+  def centre(number: int) -> np.ndarray:
+    """The centre of the image at a batch and position, counted in this order; black past the end."""
+    batch, at = divmod(number, len(positions))
+    index = batch * batch_size + int(positions[at])
+    return images.cut(index) if index < len(images) else np.zeros(images.shape[1:], np.uint8)
+
   workers = images.decoding.workers if len(images) >= WORTHWHILE else 0
-  with decoded(element, len(positions), start=0, stop=len(batches), workers=workers) as stream:
+  with decoded(centre, len(positions), start=0, stop=len(batches), workers=workers) as stream:
     for inputs, (indices, weights) in zip(stream, batches, strict=True):
       inputs = spread(inputs, positions, batch_size)
       yield {"inputs": inputs, **source.targets(indices), "weights": weights}

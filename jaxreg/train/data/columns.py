@@ -8,8 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxreg._extras import install
-from jaxreg.train.data import scaling
-from jaxreg.train.data.dataset import Dataset, Split, check_apart, known
+from jaxreg.train.data.dataset import Dataset, Split, check_apart, known, moments
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.errors import ArgumentError, shortened, unknown
@@ -22,19 +21,12 @@ Where = Callable[[int], str]  # what a message calls the row of this position
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """How a column becomes inputs, by the training examples.
-
-  Attributes:
-    name: the name of the column.
-    categories: the texts in it, sorted; () if it holds numbers.
-    size: how many numbers each row has.
-    mean: of the numbers, in place of missing ones.
-  """
+  """How a column becomes inputs, by the training examples."""
 
   name: str
-  categories: tuple[str, ...]
-  size: int = 1
-  mean: float = 0.0
+  categories: tuple[str, ...]  # the texts in it, sorted; () if it holds numbers
+  size: int = 1  # how many numbers each row has
+  mean: float = 0.0  # of the numbers, in place of missing ones
 
   @property
   def names(self) -> list[str]:
@@ -75,19 +67,12 @@ def fitted(name: str, values: np.ndarray) -> Column:
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-  """How columns become labels, by the training examples.
+  """How columns become labels, by the training examples."""
 
-  Attributes:
-    names: the columns.
-    classes: of one column of classes, its values, sorted; () otherwise.
-    numbers: whether the labels are numbers.
-    titles: the names of the classes if their values are not.
-  """
-
-  names: tuple[str, ...]
-  classes: tuple[str, ...] | tuple[int, ...]
-  numbers: bool
-  titles: tuple[str, ...] = ()
+  names: tuple[str, ...]  # of the columns
+  classes: tuple[str, ...] | tuple[int, ...]  # of one column of classes, its values, sorted; else ()
+  numbers: bool  # whether the labels are numbers
+  titles: tuple[str, ...] = ()  # the names of the classes, if their values are not
 
   @property
   def num_classes(self) -> int:
@@ -131,17 +116,15 @@ def fitted_labels(rows: "Rows", names: tuple[str, ...], kind: Kind) -> Labels:
   values = columns[name]
   if values.dtype.kind != "f":
     if kind == "numbers":
-      raise ArgumentError(
-        "label_kind", f"must be classes for column {name!r}, which holds texts, got 'numbers'"
-      )
+      problem = f"must be classes for column {name!r}, which holds texts, got 'numbers'"
+      raise ArgumentError("label_kind", problem)
     return Labels(names, tuple(sorted({value for value in values if value is not None})), False)
   there = np.unique(values[~np.isnan(values)])
   whole = values.ndim == 1 and bool((there == np.round(there)).all())
   if kind == "numbers" or not whole:
     if kind == "classes":
-      raise ArgumentError(
-        "label_kind", f"must be numbers for column {name!r}, which holds fractions, got 'classes'"
-      )
+      problem = f"must be numbers for column {name!r}, which holds fractions, got 'classes'"
+      raise ArgumentError("label_kind", problem)
     return Labels(names, (), True)
   if kind == "auto" and len(there) > max(MANY_INTEGERS, len(values) // 20):
     raise ArgumentError(
@@ -169,14 +152,9 @@ def _several(columns: Mapping[str, np.ndarray], names: tuple[str, ...], kind: Ki
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """The rows of a part of a table.
+  """The rows of a part of a table."""
 
-  Attributes:
-    columns: the values of each column: float64, where NaN is missing, texts, where None is, or `Images`.
-    where: what a message calls a row.
-  """
-
-  columns: Mapping[str, Any]
+  columns: Mapping[str, Any]  # by name: float64, where NaN is missing, texts, where None is, or `Images`
   where: Where
 
   def __len__(self) -> int:
@@ -210,20 +188,6 @@ def divided(parts: Mapping[str, Rows], labels: Labels, fractions: Mapping[str, f
   return parts
 
 
-def encoded(
-  parts: Mapping[str, Rows], names: Sequence[str]
-) -> tuple[dict[str, np.ndarray], tuple[str, ...], list[str]]:
-  """The inputs of each part from the columns of these names; the names of the inputs; and remarks."""
-  columns = [fitted(name, values) for name, values in parts["train"].of(names, "inputs").items()]
-  inputs, remarks = {}, []
-  for part, rows in parts.items():
-    blocks, told = zip(*(column.inputs(rows.columns[column.name]) for column in columns), strict=True)
-    inputs[part] = np.concatenate(blocks, axis=1).astype(np.float32)
-    if missing := ", ".join(filter(None, told)):
-      remarks.append(shortened(f"split {part}: values are missing: {missing}", 500))
-  return inputs, tuple(name for column in columns for name in column.names), remarks
-
-
 def dataset_of(
   parts: Mapping[str, Rows],
   names: Sequence[str],
@@ -236,37 +200,36 @@ def dataset_of(
   if not names:
     raise ArgumentError("", "the table has no column for inputs beside its labels")
   parts = divided(parts, labels, fractions)
-  train = parts["train"].columns
-  if isinstance(train[names[0]], Images):
-    inputs, input_names, remarks = {part: rows.columns[names[0]] for part, rows in parts.items()}, (), []
-  else:
-    inputs, input_names, remarks = encoded(parts, names)
+  inputs: dict[str, Any] = {part: rows.columns[names[0]] for part, rows in parts.items()}
+  columns: list[Column] = []
+  remarks: list[str] = []
+  if not isinstance(inputs["train"], Images):
+    columns = [fitted(name, values) for name, values in parts["train"].of(names, "inputs").items()]
+    for part, rows in parts.items():
+      blocks, told = zip(*(column.inputs(rows.columns[column.name]) for column in columns), strict=True)
+      inputs[part] = np.concatenate(blocks, axis=1).astype(np.float32)
+      if missing := ", ".join(filter(None, told)):
+        remarks.append(shortened(f"split {part}: values are missing: {missing}", 500))
   splits = {part: Split(inputs[part], labels.of(rows)) for part, rows in parts.items()}
   if weights:
-    splits["train"] = dataclasses.replace(
-      splits["train"], weights=parts["train"].of((weights,), "weights")[weights]
-    )
+    of_rows = parts["train"].of((weights,), "weights")[weights]
+    splits["train"] = dataclasses.replace(splits["train"], weights=of_rows)
   check_apart(splits["train"], test=splits["test"])
-  features = standardize and bool(input_names)
-  mean, std = scaling.moments(inputs["train"]) if features else ((), ())
+  mean, std = moments(inputs["train"]) if standardize and columns else ((), ())
   return Dataset(
     *(splits[part] for part in ("train", "val", "test")),
     num_classes=labels.num_classes,
-    scale=1.0 if input_names else 255.0,
+    scale=1.0 if columns else 255.0,
     mean=mean,
     std=std,
     class_names=labels.class_names,
-    input_names=input_names,
+    input_names=tuple(name for column in columns for name in column.names),
     remarks=tuple(remarks),
   )
 
 
 def pyarrow() -> ModuleType:
-  """The package `pyarrow`.
-
-  Raises:
-    ArgumentError: if it is not installed.
-  """
+  """The package `pyarrow`."""
   try:
     import pyarrow
   except ImportError as error:

@@ -11,10 +11,20 @@ import numpy as np
 from jaxreg.train.data.images import Decoding, Images
 from jaxreg.train.errors import ArgumentError
 
+LARGEST, SMALLEST = 10.0, 0.1  # of the root mean squares of features that need no remark
+PIXELS = 32  # columns of whole numbers in 0 to 255, from which they count as pixels
 
-def six_digits(values: np.ndarray) -> tuple[float, ...]:
-  """The numbers with six digits, because the last ones may depend on the machine."""
-  return tuple(float(f"{value:.6g}") for value in values)
+
+def moments(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+  """The mean and the standard deviation over all axes but the last; 1 for a constant, and NaN does not count.
+
+  They have six digits, because the last ones may depend on the machine.
+  """
+  flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+  std = np.nanstd(flat, axis=0)
+  each = np.nanmean(flat, axis=0), np.where(std > 0, std, 1.0)
+  mean, std = (tuple(float(f"{value:.6g}") for value in values) for values in each)
+  return mean, std
 
 
 def is_tokens(dtype: np.dtype | str) -> bool:
@@ -26,38 +36,24 @@ def is_tokens(dtype: np.dtype | str) -> bool:
 class DataSpec:
   """What a run knows of its data without the examples: enough to predict, and to notice other data.
 
-  Attributes:
-    input_shape: the shape of one example.
-    input_dtype: the dtype of the stored inputs.
-    num_classes: the number of classes; 0 for labels that are numbers.
-    sizes: the number of examples of each split.
-    scale: the divisor of the stored inputs.
-    label_shape: () for one label per example, `[length]` for sequences, `[labels]` for several labels that
-      are each no or yes, or for several numbers.
-    label_mean, label_std: of each number, over the training examples; () for classes.
-    mean, std: a number for each channel, which standardise the scaled inputs; () does not.
-    model: the keyword arguments that the data give the backbone.
-    class_names: the name of each class, or of each of several labels, or ().
-    input_names: the name of each input, if the data are a table, or ().
-    class_counts: the number of training examples of each class; () for several labels an example.
-    crc32: a checksum of each split.
+  The fields that `Dataset` has too are those of the data.
   """
 
-  input_shape: tuple[int, ...]
-  input_dtype: str
+  input_shape: tuple[int, ...]  # of one example
+  input_dtype: str  # of the stored inputs
   num_classes: int
-  sizes: Mapping[str, int]
+  sizes: Mapping[str, int]  # the number of examples of each split
   scale: float = 1.0
-  label_shape: tuple[int, ...] = ()
-  label_mean: tuple[float, ...] = ()
+  label_shape: tuple[int, ...] = ()  # `[length]` for sequences, `[labels]` or `[targets]` for several labels
+  label_mean: tuple[float, ...] = ()  # of each number, over the training examples; () for classes
   label_std: tuple[float, ...] = ()
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
   model: Mapping[str, int] = dataclasses.field(default_factory=dict)
   class_names: tuple[str, ...] = ()
   input_names: tuple[str, ...] = ()
-  class_counts: tuple[int, ...] = ()
-  crc32: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  class_counts: tuple[int, ...] = ()  # training examples of each class; () for several labels an example
+  crc32: Mapping[str, int] = dataclasses.field(default_factory=dict)  # a checksum of each split
 
   @property
   def has_tokens(self) -> bool:
@@ -120,44 +116,40 @@ class Split:
   def joined(self, other: "Split") -> "Split":
     """These examples, then those of `other`."""
     labels = np.concatenate([self.labels, other.labels])
-    weights = None
-    if self.weights is not None or other.weights is not None:
-      each = (np.ones(len(split)) if split.weights is None else split.weights for split in (self, other))
-      weights = np.concatenate([*each])
+    both, weights = (self, other), None
+    if any(split.weights is not None for split in both):
+      weights = np.concatenate([np.ones(len(x)) if x.weights is None else x.weights for x in both])
     if isinstance(self.inputs, Images):
       return Split(self.inputs.joined(other.inputs), labels, weights)
     return Split(np.concatenate([self.inputs, other.inputs]), labels, weights)
 
-  def _label_problem(self) -> str:
-    """What is wrong with the labels alone; "" if nothing."""
-    labels = self.labels
+  def _problem(self) -> str:
+    """What is wrong with the examples; "" if nothing."""
+    inputs, labels = self.inputs, self.labels
     if self.has_numbers:
       unknown = ~np.isfinite(labels) if labels.ndim == 1 else np.isinf(labels) | np.isnan(labels).all(0)
       if unknown.any():
         return f"labels must be finite, got {labels[unknown][0]} at position {np.argwhere(unknown)[0][0]}"
-      return ""
-    several = labels.ndim == 2 and not is_tokens(self.inputs.dtype)
-    if labels.ndim in (1, 2) and labels.dtype.kind in "iu" and (not several or _is_several(labels)):
-      return ""
-    return f"labels must be integers [n], got {labels.dtype} {labels.shape}{remedy(labels)}"
+    else:
+      several = labels.ndim == 2 and not is_tokens(inputs.dtype)
+      integers = labels.ndim in (1, 2) and labels.dtype.kind in "iu"
+      if not integers or (several and not _is_several(labels)):
+        return f"labels must be integers [n], got {labels.dtype} {labels.shape}{remedy(labels)}"
+    if inputs.ndim < 2 or 0 in inputs.shape[1:]:
+      return f"inputs must be [n, ...] with values in each, got {inputs.shape}"
+    if len(inputs) != len(labels):
+      return f"{len(inputs)} inputs but {len(labels)} labels"
+    if not len(self):
+      return "it has no examples"
+    if np.issubdtype(inputs.dtype, np.floating) and not np.isfinite(inputs).all():
+      return "inputs have NaN or infinite values"
+    if self.weights is not None and (wrong := _wrong_weights(self.weights, len(self))):
+      return f"weights must be numbers [{len(self)}] of at least 0, {wrong}"
+    return ""
 
   def check(self, name: str) -> None:
     """Checks that the split of this name holds valid examples."""
-    inputs, labels = self.inputs, self.labels
-    problem = self._label_problem()
-    if problem:
-      raise ArgumentError("", f"split {name}: {problem}")
-    if inputs.ndim < 2 or 0 in inputs.shape[1:]:
-      problem = f"inputs must be [n, ...] with values in each, got {inputs.shape}"
-    elif len(inputs) != len(labels):
-      problem = f"{len(inputs)} inputs but {len(labels)} labels"
-    elif not len(self):
-      problem = "it has no examples"
-    elif np.issubdtype(inputs.dtype, np.floating) and not np.isfinite(inputs).all():
-      problem = "inputs have NaN or infinite values"
-    elif self.weights is not None and (wrong := _wrong_weights(self.weights, len(self))):
-      problem = f"weights must be numbers [{len(self)}] of at least 0, {wrong}"
-    if problem:
+    if problem := self._problem():
       raise ArgumentError("", f"split {name}: {problem}")
 
 
@@ -188,9 +180,10 @@ class Dataset:
   input_names: tuple[str, ...] = ()
   remarks: tuple[str, ...] = ()
 
-  def splits(self) -> dict[str, Split]:
-    """The splits by name."""
-    return {"train": self.train, "val": self.val, "test": self.test}
+  def splits(self, *others: str) -> dict[str, Split]:
+    """The splits by name; with those of `others`, `rest` or `unlabelled`, that there are."""
+    each = {name: getattr(self, name) for name in ("train", "val", "test", *others)}
+    return {name: split for name, split in each.items() if split is not None}
 
   def class_name(self, label: int) -> str:
     """The name of a class for people, or its number."""
@@ -201,17 +194,13 @@ class Dataset:
     return isinstance(self.train.inputs, Images)
 
   def decoded_by(self, *, hint: str = "", **options: Any) -> "Dataset":
-    """The data set with these options of `Decoding`, if its images are decoded batch by batch.
-
-    `hint` ends the error of an image that cannot be decoded.
-    """
+    """The data set with these options of `Decoding` and `hint` of `Images`, if these are its inputs."""
     if not self.streams():
       return self
     change = {"decoding": Decoding(**options), "hint": hint}
     splits = {
       name: dataclasses.replace(split, inputs=dataclasses.replace(split.inputs, **change))
-      for name, split in {**self.splits(), "rest": self.rest}.items()
-      if split is not None
+      for name, split in self.splits("rest").items()
     }
     return dataclasses.replace(self, **splits)
 
@@ -219,14 +208,8 @@ class Dataset:
     """The first `limit` examples of each split, for a smoke run; 0 for all."""
     if not limit:
       return self
-    first = {name: split.take(slice(limit)) for name, split in self.splits().items()}
-    if self.rest is not None:
-      first["rest"] = self.rest.take(slice(limit))
+    first = {name: split.take(slice(limit)) for name, split in self.splits("rest").items()}
     return dataclasses.replace(self, **first)
-
-  def without_rest(self) -> "Dataset":
-    """The data set without `rest`, for runs that do not need it."""
-    return dataclasses.replace(self, rest=None)
 
   def training(self) -> Split:
     """The examples that make batches: the training examples, then the unlabelled ones."""
@@ -235,44 +218,31 @@ class Dataset:
   @property
   def nbytes(self) -> int:
     """The bytes of the stored inputs of all splits."""
-    more = 0 if self.unlabelled is None else self.unlabelled.inputs.nbytes
-    return more + sum(split.inputs.nbytes for split in self.splits().values())
+    return sum(split.inputs.nbytes for split in self.splits("unlabelled").values())
 
   def describe(self) -> DataSpec:
     """What a work directory keeps of the data."""
-    splits = self.splits() | ({} if self.unlabelled is None else {"unlabelled": self.unlabelled})
+    inputs, labels = self.train.inputs, self.train.labels
+    splits = self.splits("unlabelled")
+    one_class = self.num_classes and labels.ndim == 1
+    label_mean, label_std = ((), ()) if self.num_classes else moments(labels.reshape(len(labels), -1))
     return DataSpec(
-      input_shape=self.train.inputs.shape[1:],
-      input_dtype=str(self.train.inputs.dtype),
+      input_shape=inputs.shape[1:],
+      input_dtype=str(inputs.dtype),
       num_classes=self.num_classes,
       sizes={name: len(split) for name, split in splits.items()},
       scale=self.scale,
-      label_shape=self.train.labels.shape[1:],
-      **self._label_moments(),
+      label_shape=labels.shape[1:],
+      label_mean=label_mean,
+      label_std=label_std,
       mean=self.mean,
       std=self.std,
       model=self.model,
       class_names=self.class_names,
       input_names=self.input_names,
-      class_counts=self._class_counts(),
+      class_counts=tuple(np.bincount(labels, minlength=self.num_classes).tolist()) if one_class else (),
       crc32={name: _crc32(split) for name, split in splits.items()},
     )
-
-  def _label_moments(self) -> dict[str, tuple[float, ...]]:
-    if self.num_classes:
-      return {}
-    labels = self.train.labels.reshape(len(self.train), -1).astype(np.float64)
-    std = np.nanstd(labels, axis=0)
-    return {
-      "label_mean": six_digits(np.nanmean(labels, axis=0)),
-      "label_std": six_digits(np.where(std > 0, std, 1.0)),
-    }
-
-  def _class_counts(self) -> tuple[int, ...]:
-    labels = self.train.labels
-    if labels.ndim > 1 or not self.num_classes:
-      return ()
-    return tuple(np.bincount(labels, minlength=self.num_classes).tolist())
 
   def checked(self) -> "Dataset":
     """Returns the data set if every split can be trained on."""
@@ -383,3 +353,40 @@ def _crc32(split: Split) -> int:
   return functools.reduce(
     lambda crc, x: zlib.crc32(np.ascontiguousarray(x).data, crc), (*arrays, split.labels), 0
   )
+
+
+def scale_remark(
+  data: Dataset,
+  *,
+  scale: str = "its Dataset the scale",
+  standardize: str = "its Dataset the mean and the std",
+) -> str:
+  """One line on the scale of the training inputs, if a network learns badly from it, or "".
+
+  `scale` and `standardize` name what divides the inputs, and what standardises the features.
+  """
+  inputs = data.train.inputs
+  if data.scale != 1 or data.mean or isinstance(inputs, Images) or is_tokens(inputs.dtype):
+    return ""
+  top = float(inputs.max())
+  if top > 1 and _are_pixels(inputs):
+    divisor = 255 if top > 100 else round(top)
+    return f"the inputs are pixels up to {top:g}, and nothing divides them; give {scale}={divisor}"
+  if inputs.ndim != 2 or inputs.dtype == np.uint8:
+    return ""
+  sizes = np.sqrt(np.square(inputs, dtype=np.float64).mean(0))
+  if SMALLEST <= sizes.max() <= LARGEST:
+    return ""
+  return (
+    f"the features are not standardised, their root mean squares are {sizes.min():.2g} to {sizes.max():.2g}; "
+    f"give {standardize}"
+  )
+
+
+def _are_pixels(inputs: np.ndarray) -> bool:
+  """Whether the inputs are bytes, or look like pixels: of images, or whole numbers in many columns."""
+  if inputs.dtype == np.uint8:
+    return True
+  if inputs.min() < 0 or inputs.max() > 255:
+    return False
+  return inputs.ndim > 2 or (inputs.shape[1] >= PIXELS and bool((inputs == np.round(inputs)).all()))

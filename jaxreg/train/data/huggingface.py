@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxreg.train.data.chunks import CHUNK, in_chunks
 from jaxreg.train.data.columns import Kind, Labels, Rows, dataset_of, fitted_labels, pyarrow
 from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.data.images import Images, is_grey
+from jaxreg.train.data.images import Images, decode_all, is_grey
 from jaxreg.train.errors import ArgumentError, one_line, unknown
 from jaxreg.train.files import Table, local_path
 
@@ -55,9 +54,8 @@ def huggingface(
   """
   folder = local_path(path, "path")
   if not path or not folder.is_dir():
-    raise ArgumentError(
-      "path", f"got {path!r}, which is not a folder; give one of save_to_disk or of Parquet files"
-    )
+    problem = "which is not a folder; give one of save_to_disk or of Parquet files"
+    raise ArgumentError("path", f"got {path!r}, {problem}")
   found = _splits(folder)
   files: dict[str, tuple[str, ...]] = {}
   for part, name in {"train": train, "val": val, "test": test}.items():
@@ -70,9 +68,8 @@ def huggingface(
   images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
   images = [name for name in images if not inputs or name in inputs]
   if len(images) > 1 or (images and len(inputs) > 1):
-    raise ArgumentError(
-      "inputs", f"must name one column of images or none, got {', '.join(inputs or images)}"
-    )
+    named = ", ".join(inputs or images)
+    raise ArgumentError("inputs", f"must name one column of images or none, got {named}")
   names = _opened(files["train"]).column_names
   for argument, given in (("inputs", inputs), ("labels", target), ("weights", (weights,) if weights else ())):
     for name in given:
@@ -102,11 +99,8 @@ def _splits(folder: Path) -> dict[str, list[Path]]:
     name: [inside / entry["filename"] for entry in _json(inside / "state.json")["_data_files"]]
     for name, inside in folders.items()
   }
-  for file in (
-    []
-    if found
-    else sorted([*folder.glob("*.parquet"), *folder.glob("*/*.parquet"), *folder.glob("data/*/*.parquet")])
-  ):
+  patterns = () if found else ("*.parquet", "*/*.parquet", "data/*/*.parquet")
+  for file in sorted(file for pattern in patterns for file in folder.glob(pattern)):
     name = file.stem.split("-")[0] if file.parent in (folder, folder / "data") else file.parent.name
     found.setdefault(name, []).append(file)
   if not found:
@@ -127,16 +121,15 @@ def _opened(files: tuple[str, ...]) -> "arrow.Table":
   arrow = pyarrow()
   from pyarrow import parquet
 
-  tables = []
-  for file in files:
+  def read(file: str) -> "arrow.Table":
     try:
-      stored = not file.endswith(".parquet")
-      tables.append(
-        arrow.ipc.open_stream(arrow.memory_map(file)).read_all() if stored else parquet.read_table(file)
-      )
+      if file.endswith(".parquet"):
+        return parquet.read_table(file)
+      return arrow.ipc.open_stream(arrow.memory_map(file)).read_all()
     except (arrow.ArrowException, OSError) as error:
       raise ArgumentError("path", f"{file} is damaged or missing ({one_line(error)})") from error
-  return arrow.concat_tables(tables)
+
+  return arrow.concat_tables(map(read, files))
 
 
 def _features(files: tuple[str, ...]) -> Table:
@@ -149,12 +142,10 @@ def _rows_of(files: tuple[str, ...], names: Sequence[str], images: Sequence[str]
   """The columns of these names; those of images become `Images`."""
   table = _opened(files)
   where = functools.partial(_example, files)
-  read = lambda name: (
-    Images(Encoded(files, name), np.arange(table.num_rows))
-    if name in images
-    else _column(name, table[name], where)
-  )
-  return Rows({name: read(name) for name in names}, where)
+  numbers = np.arange(table.num_rows)
+  encoded = {name: Images(Encoded(files, name), numbers) for name in images}
+  others = {name: _column(name, table[name], where) for name in names if name not in images}
+  return Rows(encoded | others, where)
 
 
 def _column(name: str, column: "arrow.ChunkedArray", where: Callable[[int], str]) -> np.ndarray:
@@ -180,15 +171,10 @@ def _column(name: str, column: "arrow.ChunkedArray", where: Callable[[int], str]
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-  """The encoded images in a column of files.
-
-  Attributes:
-    files: the files.
-    column: the name of the column.
-  """
+  """The encoded images in a column of files."""
 
   files: tuple[str, ...]
-  column: str
+  column: str  # its name
 
   def read(self, number: int) -> bytes:
     value = _opened(self.files)[self.column][number].as_py()
@@ -216,34 +202,15 @@ def _decoded(data: Dataset) -> Dataset:
   first = data.train.inputs
   first.decoded(0)  # in one line, if it cannot be
   channels = 1 if is_grey(first.store.read(int(first.numbers[0]))) else 3
-  shape = _pixels(first, 0, channels).shape
 
   def of(images: Images) -> np.ndarray:
-    pixels = np.empty((len(images), *shape), np.uint8)
-
-    def fill(start: int) -> int:
-      stop = min(start + CHUNK, len(images))
-      for position in range(start, stop):
-        found = _pixels(images, position, channels)
-        if found.shape != shape:
-          raise ArgumentError(
-            "stream",
-            f"must be True for images of unequal sizes, for instance {shape} and {found.shape}, got False",
-          )
-        pixels[position] = found
-      return stop - start
-
-    in_chunks(fill, len(images), "decoding images")
-    return pixels
+    decode = lambda positions: [images.decoded(position, channels) for position in positions]
+    return decode_all(decode, len(images), first.decoded(0, channels), "decoding images")
 
   splits = {
     name: dataclasses.replace(split, inputs=of(split.inputs)) for name, split in data.splits().items()
   }
   return dataclasses.replace(data, **splits)
-
-
-def _pixels(images: Images, position: int, channels: int) -> np.ndarray:
-  return np.atleast_3d(np.asarray(images.decoded(position, channels)))
 
 
 def _example(files: Sequence[str], number: int) -> str:

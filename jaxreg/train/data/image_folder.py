@@ -19,19 +19,12 @@ MOST_REASONS = 5  # that a line names
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """The image files of a folder.
+  """The image files of a split."""
 
-  Attributes:
-    folder: the folder of the split.
-    names: the paths of the files below it, as bytes.
-    sizes: the sizes of the files in bytes.
-    times: when the files were last written, in nanoseconds.
-  """
-
-  folder: str
-  names: np.ndarray
-  sizes: np.ndarray
-  times: np.ndarray
+  folder: str  # of the split
+  names: np.ndarray  # the paths of the files below it, as bytes
+  sizes: np.ndarray  # in bytes
+  times: np.ndarray  # when the files were last written, in nanoseconds
 
   def read(self, number: int) -> bytes:
     return Path(self.name(number)).read_bytes()
@@ -97,24 +90,15 @@ def image_folder(
   )
 
 
-def find_images(
-  folder: Path, left_out: Counter[str], *, nested: bool = True
-) -> list[tuple[str, os.stat_result]]:
+def find_images(folder: Path, left_out: Counter[str]) -> list[tuple[str, os.stat_result]]:
   """The image files below a folder: their sorted paths from there, and their properties.
 
-  Args:
-    folder: the folder.
-    left_out: counts the other files, by the reason why they are left out.
-    nested: whether images at any depth count, or those in the folder itself.
+  `left_out` counts the other files, by the reason why they are left out.
   """
   try:
-    found = sorted(_walk(folder, "", False, (), left_out))
+    return sorted(_walk(folder, "", False, (), left_out))
   except OSError as error:
     raise ArgumentError("path", f"{folder} cannot be read ({error})") from error
-  flat = [file for file in found if nested or os.sep not in file[0]]
-  if len(flat) < len(found):
-    left_out["in deeper folders"] += len(found) - len(flat)
-  return flat
 
 
 def left_out_line(folder: Path, left_out: Counter[str]) -> str:
@@ -181,10 +165,7 @@ def _classes(field: str, folder: Path, left_out: Counter[str]) -> tuple[str, ...
 
 
 def _split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter[str]) -> Split:
-  names: list[bytes] = []
-  sizes: list[int] = []
-  times: list[int] = []
-  labels: list[int] = []
+  found: list[tuple[bytes, int, int, int]] = []
   for label, name in enumerate(classes):
     here = Counter[str]()
     files = find_images(folder / name, here)
@@ -192,12 +173,10 @@ def _split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter
       others = f", and not these: {line}" if (line := left_out_line(folder / name, here)) else ""
       raise ArgumentError(field, f"{folder / name} has no images; give {', '.join(SUFFIXES)} files{others}")
     left_out.update(here)
-    names += [os.fsencode(os.path.join(name, file)) for file, _ in files]
-    sizes += [info.st_size for _, info in files]
-    times += [info.st_mtime_ns for _, info in files]
-    labels += [label] * len(files)
-  files = Files(str(folder), np.array(names), np.array(sizes, np.int64), np.array(times, np.int64))
-  return Split(Images(files, np.arange(len(names))), np.array(labels, np.int64))
+    for file, info in files:
+      found.append((os.fsencode(os.path.join(name, file)), info.st_size, info.st_mtime_ns, label))
+  names, sizes, times, labels = map(np.array, zip(*found, strict=True))
+  return Split(Images(Files(str(folder), names, sizes, times), np.arange(len(names))), labels)
 
 
 def _unread(root: Path, fields: dict[str, str]) -> str:

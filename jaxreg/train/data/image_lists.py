@@ -25,17 +25,9 @@ def split_images(
   """Fills `target/train/CLASS` and `target/test/CLASS` with links to the images in `source/CLASS`.
 
   The seed, the name of the class and the names of its files determine which images are drawn.
-
-  Args:
-    source: the folder that holds a folder for each class; a warning counts anything in these but images,
-      which is left out.
-    target: the folder to make; it is made wholly or not at all.
-    train, test: give one, the number of images of each class for it; the other gets the rest.
-    skip: classes to leave out.
-    seed: the seed of the draw.
-
-  Returns:
-    The numbers of images for training and for testing.
+  The new folder is made wholly or not at all. Anything but images is left out, and a warning counts it. Give
+  either `train` or `test`, the number of images of each class for it; the other gets the rest. `skip` names
+  classes to leave out. Returns the numbers of images for training and for testing.
   """
   if min(train, test) < 0 or (train > 0) == (test > 0):
     raise RunError(f"--train, --test: give one of them, a number above 0, got {train} and {test}")
@@ -48,18 +40,18 @@ def split_images(
   chosen = {name: _draw(source / name, train or test, seed, left_out) for name in classes}
   if line := left_out_line(source, left_out):
     warnings.warn(line, stacklevel=2)
-  first, second = ("train", "test") if train else ("test", "train")
+  parts = ("train", "test") if train else ("test", "train")
   target.parent.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as staging:
     done = Path(staging) / target.name
-    for name, (drawn, others) in chosen.items():
-      for part, files in ((first, drawn), (second, others)):
+    for name, pair in chosen.items():
+      for part, files in zip(parts, pair):
         folder = done / part / name
         folder.mkdir(parents=True)
         for file in files:
           (folder / file).symlink_to((source / name / file).resolve())
     os.rename(done, target)
-  count = {part: sum(len(pair[i]) for pair in chosen.values()) for i, part in enumerate((first, second))}
+  count = {part: sum(len(pair[i]) for pair in chosen.values()) for i, part in enumerate(parts)}
   return count["train"], count["test"]
 
 
@@ -67,9 +59,8 @@ def _classes(source: Path, skip: Collection[str]) -> list[str]:
   if not source.is_dir():
     raise RunError(f"{source}: is not a folder; give one with a folder per class")
   found = sorted(entry.name for entry in source.iterdir() if entry.is_dir() and entry.name[0] != ".")
-  for name in skip:
-    if name not in found:
-      raise RunError(f"--skip: {source} has no folder {name!r}")
+  if missing := [name for name in skip if name not in found]:
+    raise RunError(f"--skip: {source} has no folder {missing[0]!r}")
   classes = [name for name in found if name not in skip]
   if len(classes) < 2:
     raise RunError(f"{source}: must have a folder per class, at least 2, got {classes}")
@@ -78,7 +69,10 @@ def _classes(source: Path, skip: Collection[str]) -> list[str]:
 
 def _draw(folder: Path, number: int, seed: int, left_out: Counter[str]) -> tuple[list[str], list[str]]:
   """`number` of the images in `folder`, drawn, and the others."""
-  images = [file for file, _ in find_images(folder, left_out, nested=False)]
+  found = [file for file, _ in find_images(folder, left_out)]
+  images = [file for file in found if os.sep not in file]
+  if len(images) < len(found):
+    left_out["in deeper folders"] += len(found) - len(images)
   if len(images) <= number:
     raise RunError(f"{folder}: has {len(images)} images, and more than {number} are needed")
   order = np.random.default_rng([seed, zlib.crc32(folder.name.encode())]).permutation(len(images))

@@ -4,19 +4,26 @@
 crops.
 """
 
+import concurrent.futures
 import dataclasses
 import io
 import math
+import os
+import sys
+import time
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from jaxreg.train.errors import ArgumentError, RunError, one_line
+from jaxreg.train.errors import ArgumentError, RunError, one_line, printable
 
 if TYPE_CHECKING:
   from PIL import Image
 
+CHUNK = 256  # examples that a thread reads between two steps of the progress bar
+SECONDS = 60  # between two lines in a log, where no bar can be shown
 MOST_BYTES = 2**34  # of images decoded into one array
 # Pillow knows forty formats more, and some of them run other programs.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
@@ -25,16 +32,11 @@ MOST_PIXELS = 2**26  # of one image, because a small file may claim very many
 ATTEMPTS = 10  # to find a random crop that fits into the image
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
 ORIENTATION = 274  # the number of this tag in EXIF
-# By the orientation's value, the name of Pillow's operation that makes the image upright.
-UPRIGHT = {
-  2: "FLIP_LEFT_RIGHT",
-  3: "ROTATE_180",
-  4: "FLIP_TOP_BOTTOM",
-  5: "TRANSPOSE",
-  6: "ROTATE_270",
-  7: "TRANSVERSE",
-  8: "ROTATE_90",
-}
+# The names of Pillow's operations that make an image upright, for the orientations 2 to 8.
+UPRIGHT = (
+  *("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE"),
+  *("ROTATE_270", "TRANSVERSE", "ROTATE_90"),
+)
 
 # Damaged EXIF is common and does no harm. A filter around each call would not be safe with threads.
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning)
@@ -65,21 +67,16 @@ class Decoding:
 
 
 class Store(Protocol):
-  """Encoded images by number; it can be sent to another process."""
+  """Encoded images by number; it can be sent to another process.
+
+  `name` is for errors. The arrays of `fingerprint` differ if the images differ, and are computed without
+  decoding. Those of `stamp` also differ for another folder, and if a file was written again.
+  """
 
   def read(self, number: int) -> bytes: ...
-
-  def name(self, number: int) -> str:
-    """The name of the image, for an error."""
-    ...
-
-  def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Arrays that differ if the images differ, computed without decoding."""
-    ...
-
-  def stamp(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-    """As `fingerprint`, but they also differ for another folder, and if a file was written again."""
-    ...
+  def name(self, number: int) -> str: ...
+  def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]: ...
+  def stamp(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,18 +84,12 @@ class Images:
   """Encoded images of any size, with the interface of an array of bytes `[n, size, size, 3]`.
 
   Indexing selects images without decoding them. Converted to a NumPy array, they are an evaluation's inputs.
-
-  Attributes:
-    store: where the images are.
-    numbers: the numbers of the images in the store.
-    decoding: how an image becomes an input.
-    hint: ends the error of an image that cannot be decoded.
   """
 
   store: Store
-  numbers: np.ndarray
+  numbers: np.ndarray  # of the images in the store
   decoding: Decoding = dataclasses.field(default_factory=Decoding)
-  hint: str = ""
+  hint: str = ""  # ends the error of an image that cannot be decoded
 
   dtype = np.dtype(np.uint8)
   ndim = 4
@@ -134,26 +125,20 @@ class Images:
 
   def cut(self, position: int, generator: np.random.Generator | None = None) -> np.ndarray:
     """One image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None."""
-    rgb = self.decoded(position)
-    return (
-      centre_crop(rgb, self.decoding) if generator is None else random_crop(generator, rgb, self.decoding)
-    )
+    rgb, how = self.decoded(position), self.decoding
+    return centre_crop(rgb, how) if generator is None else random_crop(generator, rgb, how)
 
   def decoded(self, position: int, channels: int = 3) -> "Image.Image":
     """One image of `channels` channels, whole, as Pillow has it."""
+    from PIL import UnidentifiedImageError
+
     number = int(self.numbers[position])
     try:
       return decode(self.store.read(number), channels)
     except Exception as error:  # Pillow has no common error for damaged files
-      raise RunError(f"{self.store.name(number)} cannot be decoded ({_reason(error)}){self.hint}") from error
-
-
-def _reason(error: Exception) -> str:
-  from PIL import UnidentifiedImageError
-
-  if isinstance(error, UnidentifiedImageError):
-    return f"it is no {', '.join(FORMATS)} image"
-  return one_line(error)
+      unknown = isinstance(error, UnidentifiedImageError)
+      reason = f"it is no {', '.join(FORMATS)} image" if unknown else one_line(error)
+      raise RunError(f"{self.store.name(number)} cannot be decoded ({reason}){self.hint}") from error
 
 
 def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
@@ -169,7 +154,10 @@ def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
     if math.prod(image.size) > MOST_PIXELS:
       raise ValueError(f"it has {math.prod(image.size)} pixels, and at most {MOST_PIXELS} are decoded")
     image.load()
-    turn = UPRIGHT.get(_orientation(image))
+    try:
+      turn = dict(enumerate(UPRIGHT, 2)).get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged EXIF, in any of many ways, says nothing
+      turn = None
     if image.mode.startswith(("I", "F")):
       image = _of_8_bits(image)
     elif "A" not in mode and image.has_transparency_data:
@@ -177,22 +165,6 @@ def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
       image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     image = image.convert(mode)
     return image.transpose(Image.Transpose[turn]) if turn else image
-
-
-def is_grey(encoded: bytes) -> bool:
-  """Whether these bytes are an image of one channel."""
-  from PIL import Image
-
-  with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-    return image.mode in ("1", "L", "I;16")
-
-
-def _orientation(image: "Image.Image") -> int:
-  """The orientation in the image's EXIF; damaged EXIF says nothing."""
-  try:
-    return image.getexif().get(ORIENTATION, 1)
-  except Exception:  # there are as many errors as ways to damage it
-    return 1
 
 
 def _of_8_bits(image: "Image.Image") -> "Image.Image":
@@ -206,6 +178,53 @@ def _of_8_bits(image: "Image.Image") -> "Image.Image":
   if isinstance(transparent := image.info.get("transparency"), int):
     higher[grey == transparent] = 255
   return Image.fromarray(higher)
+
+
+def is_grey(encoded: bytes) -> bool:
+  """Whether these bytes are an image of one channel."""
+  from PIL import Image
+
+  with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+    return image.mode in ("1", "L", "I;16")
+
+
+def decode_all(
+  images: Callable[[range], list["Image.Image"]], number: int, first: "Image.Image", what: str
+) -> np.ndarray:
+  """The images `[number, height, width, channels]` of `images(positions)`, which have the size of `first`."""
+  shape = np.atleast_3d(np.asarray(first)).shape
+  pixels = np.empty((number, *shape), np.uint8)
+
+  def read(positions: range) -> None:
+    for position, image in zip(positions, images(positions), strict=True):
+      found = np.atleast_3d(np.asarray(image))
+      if found.shape != shape:
+        problem = f"must be True for images of unequal sizes, for instance {shape} and {found.shape}"
+        raise ArgumentError("stream", f"{problem}, got False")
+      pixels[position] = found
+
+  in_chunks(read, number, what)
+  return pixels
+
+
+def in_chunks(read: Callable[[range], None], number: int, what: str, *, size: int = CHUNK) -> None:
+  """Calls `read(positions)` in threads for all positions below `number`, at most `size` at a time.
+
+  A terminal shows a bar with the text `what`; a log gets a line a minute.
+  """
+  from tqdm import tqdm
+
+  terminal, said = sys.stderr.isatty(), time.monotonic()
+  chunks = [range(number)[start : start + size] for start in range(0, number, size)]
+  with (
+    concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
+    tqdm(total=number, desc=printable(what), unit="image", disable=not terminal) as bar,
+  ):
+    for chunk, _ in zip(chunks, pool.map(read, chunks), strict=True):
+      bar.update(len(chunk))
+      if not terminal and time.monotonic() - said > SECONDS:
+        said = time.monotonic()
+        print(f"{printable(what)}: {chunk.stop} of {number}", file=sys.stderr, flush=True)
 
 
 def centre_crop(image: "Image.Image", how: Decoding) -> np.ndarray:
@@ -232,7 +251,7 @@ def random_crop(generator: np.random.Generator, image: "Image.Image", how: Decod
     scaled = _scaled(image.size, int(generator.integers(low, high + 1)))
     crop = _window(image, scaled, [int(generator.integers(side - size + 1)) for side in scaled], size)
   else:
-    crop = image.crop(draw_box(generator, *image.size, area=how.area, aspect=how.aspect))
+    crop = image.crop(draw_box(generator, image.size, how))
     if crop.size != (size, size):
       crop = crop.resize((size, size), Image.Resampling.BILINEAR)
   mirrored = generator.random() < 0.5
@@ -271,27 +290,24 @@ def _window(image: "Image.Image", scaled: tuple[int, int], place: list[int], siz
 
 
 def draw_box(
-  generator: np.random.Generator,
-  width: int,
-  height: int,
-  *,
-  area: tuple[float, float],
-  aspect: tuple[float, float],
+  generator: np.random.Generator, size: tuple[int, int], how: Decoding
 ) -> tuple[int, int, int, int]:
   """Draws the left, top, right and bottom of a crop.
 
   The area, the logarithm of the aspect, and then the place are uniform. A crop that does not fit is drawn
   again; after `ATTEMPTS` attempts, the result is the largest centre crop of an allowed aspect.
   """
+  width, height = size
+  narrow, wide = how.aspect
   for _ in range(ATTEMPTS):
-    pixels = generator.uniform(*area) * width * height
-    ratio = math.exp(generator.uniform(math.log(aspect[0]), math.log(aspect[1])))
+    pixels = generator.uniform(*how.area) * width * height
+    ratio = math.exp(generator.uniform(math.log(narrow), math.log(wide)))
     across, down = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
     if 0 < across <= width and 0 < down <= height:
       left = int(generator.integers(width - across + 1))
       top = int(generator.integers(height - down + 1))
       return left, top, left + across, top + down
-  ratio = min(max(width / height, aspect[0]), aspect[1])
+  ratio = min(max(width / height, narrow), wide)
   across = min(width, max(1, round(height * ratio)))
   down = min(height, max(1, round(width / ratio)))
   left, top = (width - across) // 2, (height - down) // 2

@@ -8,9 +8,8 @@ import json
 import numpy as np
 import PIL
 
-from jaxreg.train.data.chunks import in_chunks
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import Images
+from jaxreg.train.data.images import Images, in_chunks
 from jaxreg.train.errors import ArgumentError, RunError
 from jaxreg.train.files import parse_table, sealed, write_json
 from jaxreg.train.user_cache import user_cache
@@ -24,17 +23,12 @@ Faults = dict[int, str]  # the error of each image that cannot be decoded, by it
 def find_faults(data: Dataset, *, fresh: bool = False) -> dict[str, Faults]:
   """The faults of each split whose images are decoded batch by batch; each image is read once.
 
-  The user's cache keeps what was found, so that later starts need not read the images again.
-
-  Args:
-    data: the data set.
-    fresh: read the images even if the cache knows them.
+  The user's cache keeps what was found, so that later starts need not read the images again, unless `fresh`.
   """
-  splits = {**data.splits(), "rest": data.rest}
   return {
     name: _faults(split.inputs, name, fresh=fresh)
-    for name, split in splits.items()
-    if split is not None and isinstance(split.inputs, Images)
+    for name, split in data.splits("rest").items()
+    if isinstance(split.inputs, Images)
   }
 
 
@@ -72,9 +66,8 @@ def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
   faults: Faults = {}
   lasting = True  # whether another try would find the same
 
-  def read(start: int) -> int:
+  def read(positions: range) -> None:
     nonlocal lasting
-    positions = range(start, min(start + CHUNK, len(images)))
     for position in positions:
       try:
         images.cut(position)
@@ -82,7 +75,6 @@ def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
         faults[position] = str(error)
         # An error of the system, as of permissions or a network disk, may be gone at the next start.
         lasting = lasting and getattr(error.__cause__, "errno", None) is None
-    return len(positions)
 
   in_chunks(read, len(images), f"reading the images of {name}", size=CHUNK)
   found = dict(sorted(faults.items()))

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data import scaling
 from jaxreg.train.data.csv_file import csv as csv
-from jaxreg.train.data.dataset import Dataset, Split, check_apart, remedy
+from jaxreg.train.data.dataset import Dataset, Split, check_apart, moments, remedy
 from jaxreg.train.data.huggingface import huggingface as huggingface
 from jaxreg.train.data.image_folder import image_folder as image_folder
 from jaxreg.train.data.subsets import hold_out
@@ -41,12 +40,10 @@ def digits(*, attributes: bool = False) -> Dataset:
   index = np.arange(len(labels))
   train, rest = train_test_split(index, test_size=0.4, random_state=0, stratify=labels)
   val, test = train_test_split(rest, test_size=0.5, random_state=0, stratify=labels[rest])
-  names: tuple[str, ...] = ()
-  given = labels.astype(np.int64)
-  if attributes:
-    names = tuple(ATTRIBUTES)
-    given = np.stack([np.isin(labels, [*group]) for group in ATTRIBUTES.values()], axis=1).astype(np.int64)
-  splits = (Split(images, given).take(np.sort(part)) for part in (train, val, test))
+  of_attributes = np.stack([np.isin(labels, [*group]) for group in ATTRIBUTES.values()], axis=1)
+  examples = Split(images, (of_attributes if attributes else labels).astype(np.int64))
+  splits = (examples.take(np.sort(part)) for part in (train, val, test))
+  names = tuple(ATTRIBUTES) if attributes else ()
   return Dataset(*splits, num_classes=2 if attributes else 10, scale=16.0, class_names=names)
 
 
@@ -63,7 +60,7 @@ def diabetes() -> Dataset:
   train, rest = train_test_split(np.arange(len(examples)), train_size=264, random_state=0)
   val, test = train_test_split(rest, test_size=0.5, random_state=0)
   splits = [examples.take(np.sort(part)) for part in (train, val, test)]
-  mean, std = scaling.moments(splits[0].inputs)
+  mean, std = moments(splits[0].inputs)
   return Dataset(*splits, num_classes=0, mean=mean, std=std, class_names=("progression",))
 
 
@@ -184,24 +181,20 @@ def npz(
   """
   file = local_path(path, "path")
   if not path or not file.is_file():
-    raise ArgumentError(
-      "path", f"got {path!r}, which is not a file; give an .npz with x_train, y_train, x_test, y_test"
-    )
+    problem = "which is not a file; give an .npz with x_train, y_train, x_test, y_test"
+    raise ArgumentError("path", f"got {path!r}, {problem}")
   try:
     arrays = read_npz(file)
   except ERRORS as error:
     hint = "; numpy.savez saves texts as x.astype(str), numbers as x.astype(float)"
-    raise ArgumentError(
-      "path",
-      f"{file} cannot be read ({error}); give an undamaged .npz of plain arrays"
-      f"{hint if 'Object arrays' in str(error) else ''}",
-    ) from error
+    problem = f"cannot be read ({error}); give an undamaged .npz of plain arrays"
+    hint = hint if "Object arrays" in str(error) else ""
+    raise ArgumentError("path", f"{file} {problem}{hint}") from error
   parts = ["train", "test"] + (["val"] if {"x_val", "y_val"} & arrays.keys() else [])
   missing = [name for part in parts for name in (f"x_{part}", f"y_{part}") if name not in arrays]
   if missing:
-    raise ArgumentError(
-      "path", f"{file} lacks {', '.join(missing)}; it has {', '.join(sorted(arrays)) or 'nothing'}"
-    )
+    there = ", ".join(sorted(arrays)) or "nothing"
+    raise ArgumentError("path", f"{file} lacks {', '.join(missing)}; it has {there}")
   if not (math.isfinite(scale) and scale > 0):
     raise ArgumentError("scale", f"must be positive, got {scale}")
   splits = {part: Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in parts}
@@ -214,11 +207,10 @@ def npz(
   else:
     num_classes = 2 if train.labels.ndim == 2 else _count_classes(train.labels)
   names = tuple(map(str, arrays.get("class_names", np.array(())).tolist()))
-  if "val" in splits:
-    val = splits["val"]
-  else:
+  val = splits.get("val")
+  if val is None:
     train, val = hold_out(train, validation_fraction, names)
-  mean, std = scaling.moments(train.inputs / scale) if standardize else ((), ())
+  mean, std = moments(train.inputs / scale) if standardize else ((), ())
   return Dataset(train, val, test, num_classes, scale, mean=mean, std=std, class_names=names)
 
 

@@ -87,14 +87,9 @@ def hide_labels(data: Dataset) -> Dataset:
 def hold_out(
   examples: Split, validation_fraction: float, class_names: tuple[str, ...] = ()
 ) -> tuple[Split, Split]:
-  """Splits the examples into a part to keep and a part for validation, always the same.
+  """Splits the examples into a part to keep and a fraction for validation, always the same.
 
-  Examples of one class each are stratified.
-
-  Args:
-    examples: the examples.
-    validation_fraction: above 0 and below 1.
-    class_names: the names of the classes, for errors.
+  Examples of one class each are stratified. The names of the classes are for errors.
   """
   from sklearn.model_selection import train_test_split
 
@@ -116,10 +111,7 @@ def hold_out(
       f"classes needs one to keep and one to hold out: give a fraction of {len(classes)} to "
       f"{number - len(classes)} examples, or a validation split of its own",
     )
-  kept, held_out = train_test_split(
-    np.arange(number),
-    test_size=validation_fraction,
-    random_state=0,
-    stratify=examples.labels if one else None,
-  )
-  return examples.take(np.sort(kept)), examples.take(np.sort(held_out))
+  index, strata = np.arange(number), examples.labels if one else None
+  parts = train_test_split(index, test_size=validation_fraction, random_state=0, stratify=strata)
+  kept, held_out = (examples.take(np.sort(part)) for part in parts)
+  return kept, held_out

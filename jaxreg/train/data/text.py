@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.unpack import ERRORS, gunzip, plain_or_gzipped
+from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_text
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.files import local_path
 
@@ -30,16 +30,11 @@ class ParallelText(Dataset):
   The `inputs` of a split are `[n, source_length + target_length]`, and its `labels` `[n, target_length]`,
   int32. The inputs are the source and its end, then the beginning and the target. The labels are the target
   and its end, then -1 for padding. Lines that do not fit are cut.
-
-  Attributes:
-    pairs: `(source, target)` lines by split, in the order of its examples.
-    tokenizer: one tokenizer for both languages.
-    source_length, target_length: the lengths of the examples' two parts, in tokens.
   """
 
-  pairs: Pairs
-  tokenizer: "Tokenizer"
-  source_length: int
+  pairs: Pairs  # `(source, target)` lines by split, in the order of its examples
+  tokenizer: "Tokenizer"  # one for both languages
+  source_length: int  # in tokens
   target_length: int
 
   def text(self, labels: np.ndarray) -> list[str]:
@@ -83,11 +78,8 @@ def parallel_text(
   tokenizer = _learn(pairs["train"], vocab_size)
 
   sources, targets = _encode(tokenizer, pairs["train"])
-  fitting = [
-    pair
-    for pair, first, second in zip(pairs["train"], sources, targets, strict=True)
-    if len(first) < source_length and len(second) < target_length  # with its end, it is one longer
-  ]
+  fits = lambda first, second: len(first) < source_length and len(second) < target_length  # with their ends
+  fitting = [pair for pair, *tokens in zip(pairs["train"], sources, targets, strict=True) if fits(*tokens)]
   if len(fitting) < max(num_examples, 1):
     raise ArgumentError(
       "num_examples",
@@ -118,13 +110,10 @@ def _encode(tokenizer: "Tokenizer", pairs: Sequence[tuple[str, str]]) -> list[li
 
 def _split(sources: list[list[int]], targets: list[list[int]], lengths: tuple[int, int]) -> Split:
   """The lines' tokens as the examples of `ParallelText`."""
-  of_sources, of_targets = lengths
-  inputs = [
-    _rows([[*line, END] for line in sources], of_sources, PAD),
-    _rows([[BEGIN, *line] for line in targets], of_targets, PAD),
-  ]
-  labels = _rows([[*line, END] for line in targets], of_targets, -1)
-  return Split(np.concatenate(inputs, axis=1), labels)
+  source = _rows([[*line, END] for line in sources], lengths[0], PAD)
+  target = _rows([[BEGIN, *line] for line in targets], lengths[1], PAD)
+  labels = _rows([[*line, END] for line in targets], lengths[1], -1)
+  return Split(np.concatenate([source, target], axis=1), labels)
 
 
 def _read_pairs(folder: Path, stem: str, source: str, target: str) -> list[tuple[str, str]]:
@@ -146,8 +135,7 @@ def _read_lines(folder: Path, name: str) -> list[str]:
       f"{folder} has no {name}[.gz]; give the folder with {', '.join(FILES.values())} of both languages",
     )
   try:
-    raw = file.read_bytes()
-    text = (gunzip(raw) if file.suffix == ".gz" else raw).decode("utf-8")
+    text = read_text(file)
   except ERRORS as error:
     raise ArgumentError("path", f"{file} is damaged or no text in UTF-8 ({error}); fetch it again") from error
   # Not `splitlines`, which also splits at characters that a line may contain. A byte-order mark begins a

@@ -1,25 +1,18 @@
 """Unpacks files of other people, up to half of the memory: a few packed bytes may hold very many."""
 
 import gzip
-import io
 import math
 import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Protocol
+from typing import IO
 
 import numpy as np
 
 # The errors that reading a damaged file raises.
 ERRORS = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 BLOCK = 2**24
-
-
-class Stream(Protocol):
-  """Bytes that are read one after another."""
-
-  def read(self, size: int, /) -> bytes: ...
 
 
 def most_bytes() -> int:
@@ -32,17 +25,17 @@ def plain_or_gzipped(folder: Path, name: str) -> Path | None:
   return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
-def gunzip(packed: bytes) -> bytearray:
-  """The contents of a gzipped file."""
+def read_text(file: Path) -> str:
+  """The text of a file in UTF-8, gzipped or not."""
   most = most_bytes()
-  with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+  with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as stream:
     content = read_up_to(stream, most + 1)
   if len(content) > most:
     raise _too_much(most)
-  return content
+  return content.decode("utf-8")
 
 
-def read_up_to(stream: Stream, most: int) -> bytearray:
+def read_up_to(stream: IO[bytes] | gzip.GzipFile, most: int) -> bytearray:
   """The next bytes of a stream, at most `most`; memory is taken only for bytes that are there."""
   content = bytearray()
   while block := stream.read(min(BLOCK, most - len(content))):

@@ -6,7 +6,7 @@ import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.data.placement import gather, place
+from jaxreg.train.data.batches import gather, place
 from jaxreg.train.devices.sharding import Layout, gathered, lay_out
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Metrics, PyTree

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from jaxreg.models import resnet_from_torch
 from jaxreg.paths import leaf_names
 from jaxreg.train.assemble.saved import of_section, restore_run
-from jaxreg.train.data.placement import place
+from jaxreg.train.data.batches import place
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.files import local_path

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxreg import calibration, ensembles, models
 from jaxreg.train import keys
 from jaxreg.train.config.fields import Structure
-from jaxreg.train.data.placement import Source, gather
+from jaxreg.train.data.batches import Source, gather
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import intercept
 from jaxreg.train.run.whole_split import batches

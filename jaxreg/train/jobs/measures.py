@@ -12,8 +12,8 @@ from jax.typing import ArrayLike
 from jaxreg import calibration
 from jaxreg.reports._statistics import conformal_intervals, conformal_sets
 from jaxreg.train import keys
+from jaxreg.train.data.batches import Source
 from jaxreg.train.data.dataset import known
-from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
 from jaxreg.train.jobs.restored_run import RestoredRun

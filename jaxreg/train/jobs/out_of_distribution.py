@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxreg import calibration, losses
 from jaxreg.reports._statistics import noise_like, rotated
+from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Split
-from jaxreg.train.data.placement import make_source
 from jaxreg.train.data.sources import digits
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.restored_run import RestoredRun

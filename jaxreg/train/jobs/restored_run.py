@@ -10,8 +10,8 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import is_resident, load_data
 from jaxreg.train.assemble.run_parts import replicas_of
 from jaxreg.train.config.choices import Config, flatten
+from jaxreg.train.data.batches import Source, make_source
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.placement import Source, make_source
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
 from jaxreg.train.run import workdir as workdirs

@@ -17,7 +17,7 @@ from jaxreg import models
 from jaxreg._extras import install
 from jaxreg.train import keys
 from jaxreg.train.config.choices import Config
-from jaxreg.train.data.placement import Source, gather
+from jaxreg.train.data.batches import Source, gather
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, write_json, write_text

@@ -9,8 +9,7 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from jaxreg.train.data.batches import Feed, Order
-from jaxreg.train.data.placement import Source
+from jaxreg.train.data.batches import Feed, Order, Source
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.run.health import CollapseGuard, Watchdog, check_finite, largest_parts

@@ -10,8 +10,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.calibration import merge
-from jaxreg.train.data.batches import in_turn
-from jaxreg.train.data.placement import Source, gather, place
+from jaxreg.train.data.batches import Source, gather, in_turn, place
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.step.metrics import Sums, to_host
 from jaxreg.train.step.program import Program

@@ -37,15 +37,9 @@ Example = tuple[int, dict[str, object]]
 
 
 def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -> None:
-  """Prepares a data set below `root`, wholly or not at all.
+  """Prepares a data set below `root`, wholly or not at all; the arguments are as of the source `tfds`.
 
-  Args:
-    name: the name of the data set.
-    config: one of its configurations, or "" for the default one.
-    version: a version, or "" for the current one.
-    root: TFDS's data directory.
-    manual_dir: the folder of the official files; "" for TFDS's own, `root/downloads/manual`, to which missing
-      files of MNIST and CIFAR are downloaded.
+  `config` and `version` are "" for the default configuration and the current version.
   """
   manual = Path(manual_dir) if manual_dir else root / "downloads" / "manual"
   reference = "/".join(filter(None, (name, config))) + (f":{version}" if version else "")
@@ -135,14 +129,11 @@ def _download(url: str, info: checksums.UrlInfo, folder: Path) -> None:
     with (
       requests.get(url, stream=True, timeout=30) as response,
       partial.open("wb") as out,
-      tqdm(
-        total=int(info.size), desc=file.name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()
-      ) as bar,
+      tqdm(total=int(info.size), desc=file.name, unit="B", unit_scale=True, disable=None) as bar,
     ):
       response.raise_for_status()
       for block in response.iter_content(1 << 20):
-        out.write(block)
-        bar.update(len(block))
+        bar.update(out.write(block))
     _verify(partial, url, info)
     os.replace(partial, file)
   finally:

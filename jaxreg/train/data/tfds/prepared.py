@@ -13,7 +13,7 @@ from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.tfds.records import Reader, arrays, damaged, reading, streamed
-from jaxreg.train.errors import ArgumentError, RunError, one_line, unknown
+from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.files import local_path, parse_table
 
 
@@ -64,23 +64,21 @@ def tfds(
     if split or field != "val":
       _check_split(builder, field, split, train)
       with reading(builder, folder, split):
-        read[field] = (
-          streamed(folder, split, image, label)
-          if stream
-          else arrays(builder, folder, split, image, label, order)
-        )
-  kept, others = read["train"], read["train"]
+        if stream:
+          read[field] = streamed(folder, split, image, label)
+        else:
+          read[field] = arrays(builder, folder, split, image, label, order)
+  others = read["train"]
   if num_train:
     most = len(others) - (not val)
     if not 0 < num_train <= most:
       raise ArgumentError("num_train", f"must be 0 or at most {most}, got {num_train}")
-    kept, others = others.take(slice(num_train)), others.take(slice(num_train, None))
+    read["train"], others = others.take(slice(num_train)), others.take(slice(num_train, None))
   if not val:
-    rest, read["val"] = hold_out(others, validation_fraction, class_names)
-    kept = kept if num_train else rest
-  return Dataset(
-    kept, read["val"], read["test"], num_classes=num_classes, scale=255.0, class_names=class_names
-  )
+    kept, read["val"] = hold_out(others, validation_fraction, class_names)
+    read["train"] = read["train"] if num_train else kept
+  parts = (read[field] for field in ("train", "val", "test"))
+  return Dataset(*parts, num_classes=num_classes, scale=255.0, class_names=class_names)
 
 
 def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
@@ -104,9 +102,8 @@ def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
     prepare(name, config, version, root, manual_dir)
     folder = _find(root, name, config, version)
   if folder is None:
-    raise ArgumentError(
-      "data_dir", f"{root / name} holds no prepared {reference}; remove it or what is in it"
-    )
+    problem = f"{root / name} holds no prepared {reference}; remove it or what is in it"
+    raise ArgumentError("data_dir", problem)
   try:
     _check_features(folder)
     return tensorflow_datasets.builder_from_directory(folder), folder
@@ -159,12 +156,9 @@ def _classes(builder: Reader, image: str, label: str) -> tuple[int, tuple[str, .
     ("label", label, tensorflow_datasets.features.ClassLabel),
   ):
     if feature not in features or not isinstance(features[feature], kind):
-      allowed = [key for key in features if isinstance(features[key], kind)]
-      raise ArgumentError(
-        field,
-        f"{builder.name} has no {kind.__name__} feature {feature!r}; it has "
-        f"{', '.join(allowed) or 'none of that kind'}",
-      )
+      allowed = ", ".join(key for key in features if isinstance(features[key], kind))
+      problem = f"{builder.name} has no {kind.__name__} feature {feature!r}"
+      raise ArgumentError(field, f"{problem}; it has {allowed or 'none of that kind'}")
   if features[image].np_dtype != np.uint8:
     raise ArgumentError("image", f"{image} of {builder.name} is {features[image].np_dtype}, not uint8")
   number, names = features[label].num_classes, tuple(features[label].names)
@@ -172,16 +166,12 @@ def _classes(builder: Reader, image: str, label: str) -> tuple[int, tuple[str, .
 
 
 def _check_order(builder: Reader, order: str, stream: bool) -> None:
-  if order not in ("stored", "id"):
-    raise unknown("order", order, ("stored", "id"))
   if order == "id" and stream:
     raise ArgumentError("order", "must be stored with stream=True, got 'id'")
   if order == "id" and "id" not in builder.info.features:
-    raise ArgumentError(
-      "order",
-      f"{builder.name} has no feature 'id' to be ordered by; it has "
-      f"{', '.join(sorted(builder.info.features))}, and order=stored",
-    )
+    there = ", ".join(sorted(builder.info.features))
+    problem = f"{builder.name} has no feature 'id' to be ordered by; it has {there}, and order=stored"
+    raise ArgumentError("order", problem)
 
 
 def _check_split(builder: Reader, field: str, split: str, train: str) -> None:

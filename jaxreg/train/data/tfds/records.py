@@ -13,18 +13,20 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxreg._extras import install
-from jaxreg.train.data.chunks import CHUNK, in_chunks
 from jaxreg.train.data.dataset import Split
-from jaxreg.train.data.images import Images, decode
+from jaxreg.train.data.images import Images, decode, decode_all, in_chunks
 from jaxreg.train.data.unpack import read_npz
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.files import Table, replaced
 from jaxreg.train.user_cache import user_cache
+
+if TYPE_CHECKING:
+  from PIL import Image
 
 Reader = Any  # TFDS's reader of a prepared set, whose own types have no features by name
 FORMAT = 3  # raise it when decoding changes the arrays
@@ -61,15 +63,7 @@ def damaged(folder: Path, error: Exception, what: str = "") -> RunError:
 
 
 def arrays(builder: Reader, folder: Path, split: str, image: str, label: str, order: str) -> Split:
-  """A split whose images are decoded at once.
-
-  Args:
-    builder: TFDS's reader of the set.
-    folder: the folder of the prepared set.
-    split: the split's expression.
-    image, label: the names of the features.
-    order: `stored`, or `id` to sort by that feature.
-  """
+  """A split, of TFDS's expression `split`, whose images are decoded at once; with `order` as of `tfds`."""
   what = (split, image, label) if order == "stored" else (split, image, label, order)
   found = cached(folder, what, lambda: _decoded(builder, split, image, label, order))
   return Split(found["images"], found["labels"])
@@ -84,19 +78,12 @@ def streamed(folder: Path, split: str, image: str, label: str) -> Split:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-  """The encoded images of a prepared split.
+  """The encoded images of a prepared split."""
 
-  Attributes:
-    folder: the folder of the prepared set.
-    split: the split's expression.
-    image: the name of the image feature.
-    identity: a digest of the folder's contents.
-  """
-
-  folder: str
-  split: str
-  image: str
-  identity: str
+  folder: str  # of the prepared set
+  split: str  # the split's expression
+  image: str  # the name of the image feature
+  identity: str  # a digest of the folder's contents
 
   def read(self, number: int) -> bytes:
     return _opened(self.folder, self.split)[number][self.image]
@@ -132,52 +119,33 @@ def _opened(folder: str, split: str) -> Sequence[Table]:
   return _undecoded(tensorflow_datasets.builder_from_directory(folder), split)
 
 
-def _each(source: Any, what: str, use: Callable[[int, Table], None]) -> None:
-  """Calls `use` with the number of every example and the example, in threads."""
-
-  def fill(start: int) -> int:
-    chunk = source.__getitems__(range(start, min(start + CHUNK, len(source))))
-    for number, example in enumerate(chunk, start):
-      use(number, example)
-    return len(chunk)
-
-  in_chunks(fill, len(source), what)
-
-
 def _labels(folder: Path, split: str, label: str) -> np.ndarray:
-  source = _opened(str(folder), split)
+  source: Any = _opened(str(folder), split)
   labels = np.empty(len(source), np.int64)
 
-  def fill(number: int, example: Table) -> None:
-    labels[number] = example[label]
+  def read(positions: range) -> None:
+    labels[positions] = [example[label] for example in source.__getitems__(positions)]
 
-  _each(source, f"reading the labels of {split}", fill)
+  in_chunks(read, len(source), f"reading the labels of {split}")
   return labels
 
 
 def _decoded(builder: Reader, split: str, image: str, label: str, order: str) -> dict[str, np.ndarray]:
-  source, what = _undecoded(builder, split), f"{builder.name} {split}"
+  source: Any = _undecoded(builder, split)
   channels = builder.info.features[image].shape[-1]
-  # Not decoded by TFDS, which takes the lower 8 of 16 bits, and palette indices for colours.
-  pixels = lambda example: np.atleast_3d(np.asarray(decode(example[image], channels)))
-  images = np.empty((len(source), *pixels(source[0]).shape), np.uint8)
   labels = np.empty(len(source), np.int64)
-  ids = [b""] * len(source)
+  ids = np.full(len(source), b"", object)
 
-  def fill(number: int, example: Table) -> None:
-    decoded = pixels(example)
-    if decoded.shape != images.shape[1:]:
-      raise ArgumentError(
-        "name",
-        f"the images of {what} have unequal sizes, for instance {images.shape[1:]} and {decoded.shape}; give "
-        "a set with images of one size",
-      )
-    images[number], labels[number] = decoded, example[label]
+  def read(positions: range) -> list["Image.Image"]:
+    examples = source.__getitems__(positions)
+    labels[positions] = [example[label] for example in examples]
     if order == "id":
-      ids[number] = example["id"]
+      ids[positions] = [example["id"] for example in examples]
+    # Not decoded by TFDS, which takes the lower 8 of 16 bits, and palette indices for colours.
+    return [decode(example[image], channels) for example in examples]
 
-  _each(source, f"decoding {what}", fill)
-  by_id = slice(None) if order == "stored" else np.argsort(np.array(ids), kind="stable")
+  images = decode_all(read, len(source), read(range(1))[0], f"decoding {builder.name} {split}")
+  by_id = slice(None) if order == "stored" else np.argsort(ids, kind="stable")
   return {"images": images[by_id], "labels": labels[by_id]}
 
 
@@ -186,10 +154,7 @@ def cached(
 ) -> dict[str, np.ndarray]:
   """The arrays of `make()`, which is called only if no valid file of these data holds them.
 
-  Args:
-    folder: the folder of the prepared set.
-    what: what else the arrays depend on; the split's expression is first.
-    make: reads the arrays.
+  They depend on the folder of the prepared set and on `what`, of which the split's expression is the first.
   """
   key = json.dumps([FORMAT, *what])
   origin = f"{key} {fingerprint(folder)}"

@@ -8,8 +8,8 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config, Flatness
 from jaxreg.train.config.values import Fields, checked_rows
+from jaxreg.train.data.batches import Source
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import draws_noise
 from jaxreg.train.jobs.row_config import row_config
