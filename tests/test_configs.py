@@ -165,7 +165,7 @@ def test_a_config_fits_its_data(choice):
   )
   assert choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
-  checks.check_inputs(config, data)
+  checks.check_data(config, data)
   length = checks.length(config, data.sizes)
   assert length["steps_per_epoch"] == data.sizes["train"] // config.batch_size
   assert length["num_steps"] == config.epochs * length["steps_per_epoch"] > 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import optax
+from flax import linen as nn
 
 from jaxreg import augment, constraints, losses, models, noise, optim, penalties
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
@@ -20,8 +21,8 @@ from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.lookup import Chosen, Entry, Fields, imported, is_yours, options, parameters, short, shown
-from jaxreg.train.step import adapted, adversarial_terms, averages, example_terms, optimizer, schedule
-from jaxreg.train.step import method_adapters as rules
+from jaxreg.train.step import adapted, averages, optimizer, schedule, terms
+from jaxreg.train.step import methods as rules
 from jaxreg.train.step.methods import Method, of_logits, of_outputs
 from jaxreg.typing import Array
 
@@ -32,34 +33,36 @@ IMAGES, MIXES = ("value_range",), ("num_classes",)  # augmentations of colours, 
 RATE, DECAYS = ("learning_rate",), ("learning_rate", "weight_decay", "mask")  # optimizers
 
 
-def _of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = False) -> Entry:
-  return Entry(of_logits(loss, term, soft_labels=soft_labels), "method")
+def _method(head: Callable[..., nn.Module], loss, predict, *terms: str, needs: tuple[str, ...] = (), **more):
+  return Entry(Method(head, loss, predict, terms or ("nll",), **more), "method", needs=needs)
 
 
-def _method(*parts, needs: tuple[str, ...] = (), **more) -> Entry:
-  return Entry(Method(*parts, **more), "method", needs=needs)
+def _of_logits(name: str, **more) -> Entry:
+  """The method for a loss of logits, whose one term has the loss's name."""
+  return Entry(dataclasses.replace(of_logits(getattr(losses, name), name), **more), "method")
 
 
-def _cosine(loss: Callable[..., Array], term: str) -> Entry:
-  rule = rules.single(loss, term)
-  return _method(models.CosineHead, rule, rules.predict_cosine, terms=(term,), shared=("scale",))
+def _cosine(name: str) -> Entry:
+  rule = rules.single(getattr(losses, name), name)
+  return _method(models.CosineHead, rule, rules.keyless(losses.cosine_log_probs), name, shared=("scale",))
 
 
 def _binary(loss: Callable[..., Array], term: str) -> Entry:
   """A method for yes-or-no labels, one an example or several."""
   parts = (heads.BinaryHead, rules.binary(loss, term), rules.predict_binary)
-  return _method(*parts, terms=(term,), soft_labels=True, predicts="yes or no")
+  return _method(*parts, term, soft_labels=True, predicts="yes or no")
 
 
 def _moments(loss: Callable[..., dict[str, Array]]) -> Entry:
   """A method that predicts the mean and the variance of targets that are numbers."""
-  parts = (heads.gaussian_head, loss, rules.predict_gaussian)
-  return _method(*parts, terms=(loss.__name__,), predicts="moments")
+  return _method(heads.gaussian_head, loss, rules.predict_gaussian, loss.__name__, predicts="moments")
 
 
 def _rows(module: object, kind: str, names: str, needs: tuple[str, ...] = ()) -> dict[str, Entry]:
   return {name: Entry(getattr(module, name), kind, needs=needs) for name in names.split()}
 
+
+SOFTMAX, GATED = models.SoftmaxHead, rules.keyless(losses.dropmax_log_probs)
 
 REGISTRY: dict[str, dict[str, Entry]] = {
   "data": _rows(sources, "source", "digits diabetes csv huggingface idx npz tfds image_folder parallel_text"),
@@ -77,15 +80,13 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "Transformer": Entry(models.Transformer, "backbone", needs=("vocab_size", "source_length")),
   },
   "method": {
-    "softmax": _of_logits(losses.softmax_cross_entropy, "nll", soft_labels=True),
-    "label_smoothing": _of_logits(losses.label_smoothing, "label_smoothing", soft_labels=True),
-    "focal": _of_logits(losses.focal, "focal", soft_labels=True),
-    "poly_loss": _of_logits(losses.poly_loss, "poly_loss", soft_labels=True),
-    "confidence_penalty": _of_logits(losses.confidence_penalty, "confidence_penalty", soft_labels=True),
-    "large_margin": _of_logits(losses.large_margin, "large_margin"),
-    "logit_adjustment": _method(
-      models.SoftmaxHead, rules.logit_adjustment, rules.predict_softmax, soft_labels=True
-    ),
+    "softmax": Entry(of_logits(losses.softmax_cross_entropy, "nll", soft_labels=True), "method"),
+    "label_smoothing": _of_logits("label_smoothing", soft_labels=True),
+    "focal": _of_logits("focal", soft_labels=True),
+    "poly_loss": _of_logits("poly_loss", soft_labels=True),
+    "confidence_penalty": _of_logits("confidence_penalty", soft_labels=True),
+    "large_margin": _of_logits("large_margin"),
+    "logit_adjustment": _method(SOFTMAX, rules.logit_adjustment, rules.predict_softmax, soft_labels=True),
     **dict.fromkeys(("binary", "multilabel"), _binary(losses.binary_cross_entropy, "nll")),
     "binary_focal": _binary(losses.binary_focal, "focal"),
     "asymmetric": _binary(losses.asymmetric, "asymmetric"),
@@ -93,95 +94,70 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "binary_confidence_penalty": _binary(losses.binary_confidence_penalty, "confidence_penalty"),
     "squared_error": Entry(of_outputs(optax.losses.squared_error, "squared_error"), "method"),
     "huber": Entry(of_outputs(optax.losses.huber_loss, "huber"), "method"),
-    "gaussian_nll": _moments(rules.gaussian_nll),
+    "gaussian_nll": _moments(rules.of_targets(losses.gaussian_nll, "gaussian_nll")),
     "student_t_nll": _moments(rules.student_t_nll),
     "pinball": _method(
       heads.quantile_head,
       rules.pinball,
       rules.predict_quantiles,
-      terms=("pinball",),
+      "pinball",
       shared=("levels",),
       predicts="quantiles",
     ),
-    "cosface": _cosine(losses.cosface, "cosface"),
-    "arcface": _cosine(losses.arcface, "arcface"),
-    "bi_tempered": _method(
-      models.SoftmaxHead,
-      rules.single(losses.bi_tempered, "bi_tempered"),
-      rules.predict_bi_tempered,
-      terms=("bi_tempered",),
-      soft_labels=True,
-      shared=("t2",),
+    "cosface": _cosine("cosface"),
+    "arcface": _cosine("arcface"),
+    "bi_tempered": _of_logits(
+      "bi_tempered", predict=rules.keyless(losses.bi_tempered_log_probs), soft_labels=True, shared=("t2",)
     ),
-    "sparsemax": _method(
-      models.SoftmaxHead,
-      rules.single(losses.sparsemax, "sparsemax"),
-      rules.predict_sparsemax,
-      terms=("sparsemax",),
-      soft_labels=True,
-    ),
+    "sparsemax": _of_logits("sparsemax", predict=rules.predict_sparsemax, soft_labels=True),
     "group_softmax": _method(
-      models.GroupSoftmaxHead, rules.group_softmax, rules.predict_group_softmax, terms=("group_softmax",)
+      models.GroupSoftmaxHead, rules.group_softmax, rules.predict_group_softmax, "group_softmax"
     ),
-    "sampled_softmax": _method(
-      models.SoftmaxHead, rules.drawn(losses.sampled_softmax, "nll"), rules.predict_softmax
-    ),
-    "random_dropmax": _method(
-      models.SoftmaxHead, rules.drawn(losses.random_dropmax, "nll"), rules.predict_softmax
-    ),
+    "sampled_softmax": _method(SOFTMAX, rules.drawn(losses.sampled_softmax, "nll"), rules.predict_softmax),
+    "random_dropmax": _method(SOFTMAX, rules.drawn(losses.random_dropmax, "nll"), rules.predict_softmax),
     "deterministic_attention": _method(
-      heads.AttentionHead,
-      rules.single(losses.deterministic_attention, "nll"),
-      rules.predict_gated,
-      soft_labels=True,
+      heads.AttentionHead, rules.single(losses.deterministic_attention, "nll"), GATED, soft_labels=True
     ),
     "deterministic_dropmax": _method(
       heads.AttentionHead,
       rules.keyless(deterministic_dropmax_terms),
-      rules.predict_gated,
-      terms=("nll", "auxiliary"),
+      GATED,
+      "nll",
+      "auxiliary",
       soft_labels=True,
     ),
     "autoencoder": _method(
-      heads.DecodingHead,
-      rules.autoencoder,
-      rules.predict_classes,
-      soft_labels=True,
-      needs=("input_shape",),
+      heads.DecodingHead, rules.autoencoder, rules.predict_softmax, soft_labels=True, needs=("input_shape",)
     ),
-    "multitask": _method(
-      heads.CoarseTasksHead, rules.multitask, rules.predict_classes, terms=("nll", "tasks")
-    ),
+    "multitask": _method(heads.CoarseTasksHead, rules.multitask, rules.predict_softmax, "nll", "tasks"),
     "dropmax_qp": _method(
-      heads.AttentionHead, dropmax_qp_terms, rules.predict_dropmax, terms=("nll", "kl", "neg_entropy")
+      heads.AttentionHead, dropmax_qp_terms, rules.predict_dropmax, "nll", "kl", "neg_entropy"
     ),
     "dropmax": _method(
       models.DropMaxHead,
       losses.dropmax_terms,
       rules.predict_dropmax,
-      terms=("nll", "kl", "neg_entropy", "auxiliary"),
+      "nll",
+      "kl",
+      "neg_entropy",
+      "auxiliary",
       diagnose=rules.dropmax_diagnostics,
     ),
   },
   "regularizers": {
-    "l2": Entry(penalties.l2, "penalty", needs=MASK),
-    "l1": Entry(penalties.l1, "penalty", needs=MASK),
+    **_rows(penalties, "penalty", "l2 l1", MASK),
     "elastic_net": Entry(penalties.elastic_net, "penalty", {"ratio": 0.5}, MASK),
-    "group_lasso": Entry(penalties.group_lasso, "penalty", needs=MASK),
-    "hoyer": Entry(penalties.hoyer, "penalty", needs=MASK),
-    "orthogonality": Entry(penalties.orthogonality, "penalty", needs=MASK),
+    **_rows(penalties, "penalty", "group_lasso hoyer orthogonality", MASK),
     "gaussian_prior": Entry(penalties.gaussian_prior, "penalty", {"precision": 1.0}, MASK),
     "laplace_prior": Entry(penalties.laplace_prior, "penalty", {"rate": 1.0}, MASK),
     "tying": Entry(penalties.tying, "penalty", {"pairs": ()}),
     "l2_sp": Entry(penalties.l2_sp, "penalty", needs=("reference", "mask")),
     "learned_dropout": Entry(penalties.learned_dropout, "penalty"),
-    **_rows(adversarial_terms, "term", "fgsm pgd", LABELS),
-    "gradient_penalty": Entry(example_terms.gradient_penalty, "term", needs=LABELS),
-    "virtual_adversarial": Entry(adversarial_terms.virtual_adversarial, "term"),
-    "trades": Entry(adversarial_terms.trades, "term", needs=CLASSES),
-    **_rows(example_terms, "term", "r_drop pi_model mean_teacher distillation entropy z_loss", CLASSES),
-    **_rows(example_terms, "term", "pseudo_label fixmatch augmix", CLASSES),
-    **_rows(example_terms, "term", "reconstruction l1_activity kl_sparsity jacobian_penalty"),
+    **_rows(terms, "term", "fgsm pgd gradient_penalty", LABELS),
+    **_rows(terms, "term", "virtual_adversarial"),
+    **_rows(terms, "term", "trades r_drop pi_model mean_teacher distillation entropy z_loss", CLASSES),
+    **_rows(terms, "term", "pseudo_label fixmatch augmix", CLASSES),
+    **_rows(terms, "term", "reconstruction l1_activity kl_sparsity jacobian_penalty"),
   },
   "noise": {
     "gaussian_noise": Entry(noise.gaussian_noise, "input_noise", {"std": 0.1}),
@@ -321,14 +297,7 @@ KINDS: dict[str, Kind] = {
 def find(group: str, name: object, *, field: str = "", kind: str = "") -> Entry:
   """The entry that a field names: a row, or an object of a user's own module.
 
-  Args:
-    group: a key of `REGISTRY`.
-    name: a name of a row, or `module:NAME`.
-    field: the field for the messages; by default the group's own.
-    kind: the kind that the field takes; by default all kinds of the group.
-
-  Raises:
-    RunError: if there is no such row or object, or it is of another kind.
+  `field` names the field in messages, by default the group's own; with `kind`, only that kind fits.
   """
   field = field or FIELDS[group]
   rows = {row: entry for row, entry in REGISTRY[group].items() if kind in ("", entry.kind)}
@@ -391,7 +360,7 @@ def options_of(entry: Entry) -> Fields:
   function = entry.function
   if isinstance(function, Method):
     head = ("parent", "name", "input_shape", "num_classes", "label_shape", *function.shared)
-    skip = {"head": head, "loss": ("posterior_logits", "targets", "where"), "predict": ()}
+    skip = {"head": head, "loss": ("posterior_logits", "targets", "where"), "predict": function.shared}
     return {part: options(getattr(function, part), skip[part]) for part in skip}
   hidden = KINDS[entry.kind].hidden if entry.kind in KINDS else ()
   return {**_MORE.get(entry.kind, {}), **options(function, (*entry.needs, *hidden), entry.defaults)}

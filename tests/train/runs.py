@@ -29,7 +29,7 @@ from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records
-from jaxreg.train.step.head_outputs import make_values_fn
+from jaxreg.train.step.network import make_values_fn
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -14,7 +14,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step import averages
 from jaxreg.train.step.batch import make_examples
-from jaxreg.train.step.network_view import Given, LossPass, make_view_fn
+from jaxreg.train.step.objective import Given, LossPass, network_view
 from jaxreg.train.step.state import TrainState
 
 SMALL = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0}
@@ -214,7 +214,6 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
       kept = average.step(kept, variables(pair), number)
     state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
     softmax = train.REGISTRY["method"]["softmax"].function
-    make_view = make_view_fn(softmax, {}, average=average, trained_fn=None)
     batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
     examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
     keys = [jax.random.key(number) for number in range(3)]
@@ -224,7 +223,8 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
       return Pass(None, LossPass(None, None, None, outputs, None))
 
     given = Given(state, examples, *keys)
-    view = make_view(View(state.params, given, None, None, None, *run(state.params, given, None), run))
+    passed = View(state.params, given, None, None, None, *run(state.params, given, None), run)
+    view = network_view(softmax, average, None, passed)
     got = view.teacher_fn(view.inputs)
   np.testing.assert_allclose(np.exp(got), oracles.softmax(x @ (old + new).sum(0) / 2), rtol=1e-12)
 

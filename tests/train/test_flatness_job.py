@@ -186,7 +186,6 @@ def test_tokens_count_alike_in_whatever_part():
     apply_fn=apply_fn,
     values_fn=runs.values_of(apply_fn),
     method=SimpleNamespace(loss=lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}),
-    loss_options={},
     examples=EXAMPLES,
   )
   params, batch = (
@@ -216,7 +215,6 @@ def test_the_layer_and_the_loss_are_made_in_full_precision():
     apply_fn=apply_fn,
     values_fn=runs.values_of(apply_fn),
     method=SimpleNamespace(loss=loss),
-    loss_options={},
     examples=EXAMPLES,
   )
   params = {"Dense_0": {"kernel": jnp.ones((5, 3))}}

@@ -97,7 +97,6 @@ def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activat
     apply_fn=apply_fn,
     values_fn=runs.values_of(apply_fn),
     method=SimpleNamespace(loss=loss),
-    loss_options={},
     examples=examples,
   )
   batch = {

@@ -1,5 +1,7 @@
 """Mixed labels in the objective: the mean of a method's losses of the classes, by their shares, exactly."""
 
+import dataclasses
+import functools
 from types import SimpleNamespace
 
 import cases_losses
@@ -55,10 +57,11 @@ def losses_of_classes(name, logits):
 def test_the_loss_is_the_mean_over_the_classes(name, mixed_from, most_labels):
   soft = mixed(mixed_from)
   apply_fn = lambda params, state, x, *, key, train: ({"logits": x @ params}, state)
+  method = REGISTRY["method"][name].function
+  if name == "bi_tempered":
+    method = dataclasses.replace(method, predict=functools.partial(method.predict, t2=1.3))
   objective = make_objective(
-    REGISTRY["method"][name].function,
-    {},
-    {"t2": 1.3} if name == "bi_tempered" else {},
+    method,
     [lambda key, batch: {**batch, "labels": jax.numpy.asarray(soft)}],
     values_fn=runs.values_of(apply_fn),
     most_labels=most_labels,

@@ -128,7 +128,6 @@ CALLS = ("custom_vjp_call", "jit", "pjit", "scan")
 def test_losses_and_predictions_begin_by_widening(method):
   """Metrics are cast to the dtype of the weights, and would not show a loss made in bfloat16."""
   built = program("MLP", "bfloat16", method)
-  options = built.loss_options
   labels = np.zeros(16, np.float32 if built.method.predicts in NUMBERS else np.int32)
   state, key = built.abstract, jax.random.key(0)
   forward = functools.partial(built.apply_fn, key=key, train=True)
@@ -137,8 +136,8 @@ def test_losses_and_predictions_begin_by_widening(method):
   )
   assert {str(x.dtype) for x in jax.tree.leaves(outputs)} == {"bfloat16"}
   for function in (
-    lambda outputs: built.method.loss(key, labels=labels, **outputs, **options),
-    lambda outputs: built.method.predict(key, **outputs, **built.predict_options),
+    lambda outputs: built.method.loss(key, labels=labels, **outputs),
+    lambda outputs: built.method.predict(key, **outputs),
   ):
     jaxpr, results = jax.make_jaxpr(function, return_shape=True)(outputs)
     assert {str(x.dtype) for x in jax.tree.leaves(results)} == {"float32"}

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg.train.step import example_terms as terms
-from jaxreg.train.step.network_view import NetworkView
+from jaxreg.train.step import terms
+from jaxreg.train.step.terms import NetworkView
 
 BATCH, SIDE, CLASSES = 6, 8, 3
 

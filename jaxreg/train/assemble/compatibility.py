@@ -2,7 +2,7 @@
 """Checks of a configuration that need the data, the devices or the network."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 
@@ -14,52 +14,41 @@ from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.registry import REGISTRY
-from jaxreg.train.step.methods import NUMBERS, Method, Predicts
+from jaxreg.train.step.methods import NUMBERS, Method
 from jaxreg.train.step.optimizer import step_name
 
 
 def check_devices(config: Config) -> None:
   """Checks that a batch can be divided among the devices."""
+  for message in _device_conflicts(config):
+    raise RunError(message)
+
+
+def _device_conflicts(config: Config) -> Iterator[str]:
   if config.parallel == "pmap" and jax.process_count() > 1:
-    raise RunError(f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit")
+    yield f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit"
   devices = make_mesh(config.mesh.model).shape["data"]
   which = "the number of devices" + (" on the data axis" if config.mesh.model > 1 else "")
   unlabelled = config.data.unlabelled.batch_size
   if unlabelled and (config.parallel == "pmap" or config.accumulate > 1):
-    raise RunError(
+    yield (
       "data.unlabelled.batch_size: a part of a batch could lack labelled or unlabelled examples; give "
       f"parallel=jit and accumulate=1, got {config.parallel} and {config.accumulate}"
     )
   if unlabelled and (config.batch_size + unlabelled) % devices:
-    raise RunError(
+    yield (
       f"batch_size: its sum with data.unlabelled.batch_size must be divisible by {which}, {devices}, "
       f"got {config.batch_size} + {unlabelled}"
     )
   if not unlabelled and config.batch_size % (devices * config.accumulate):
-    parts = f", {devices}"
-    if config.accumulate > 1:
-      parts = f" times accumulate, {devices} * {config.accumulate}"
-    raise RunError(f"batch_size: must be divisible by {which}{parts}, got {config.batch_size}")
+    parts = f" times accumulate, {devices} * {config.accumulate}" if config.accumulate > 1 else f", {devices}"
+    yield f"batch_size: must be divisible by {which}{parts}, got {config.batch_size}"
 
 
 def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
   """The `steps_per_epoch` and `num_steps` of a run on splits of these sizes."""
-  if config.batch_size > sizes["train"]:
-    raise RunError(
-      f"batch_size: must be at most the number of training examples, {sizes['train']}, "
-      f"got {config.batch_size}"
-    )
-  if step_name(config.optimizer) == "fista" and config.batch_size != sizes["train"]:
-    raise RunError(
-      "batch_size: must be the number of training examples with optimizer.name=fista, whose steps need one "
-      f"loss, {sizes['train']}, got {config.batch_size}"
-    )
-  unlabelled, rest = config.data.unlabelled.batch_size, sizes.get("unlabelled", 0)
-  if unlabelled > rest:
-    raise RunError(
-      f"data.unlabelled.batch_size: must be at most {rest}, the number of training examples that "
-      f"data.{config.data.name} and data.subset leave over, got {unlabelled}"
-    )
+  for message in _size_conflicts(config, sizes):
+    raise RunError(message)
   steps_per_epoch = sizes["train"] // config.batch_size
   num_steps = config.steps or config.epochs * steps_per_epoch
   if num_steps > float(MOST_STEPS):
@@ -67,61 +56,66 @@ def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
   return {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
 
 
-def check_inputs(config: Config, data: DataSpec) -> None:
-  """Checks that the augmentations and `evaluate.mirror` fit the inputs."""
-  if data.has_tokens and (config.augment.names or len(config.augment.mean)):
-    raise RunError(
-      f"augment: is for images, and the inputs of data.{config.data.name} are tokens; leave it empty"
+def _size_conflicts(config: Config, sizes: Mapping[str, int]) -> Iterator[str]:
+  size, number = config.batch_size, sizes["train"]
+  if size > number:
+    yield f"batch_size: must be at most the number of training examples, {number}, got {size}"
+  if step_name(config.optimizer) == "fista" and size != number:
+    yield (
+      "batch_size: must be the number of training examples with optimizer.name=fista, whose steps need one "
+      f"loss, {number}, got {size}"
     )
+  unlabelled, rest = config.data.unlabelled.batch_size, sizes.get("unlabelled", 0)
+  if unlabelled > rest:
+    yield (
+      f"data.unlabelled.batch_size: must be at most {rest}, the number of training examples that "
+      f"data.{config.data.name} and data.subset leave over, got {unlabelled}"
+    )
+
+
+def check_data(config: Config, data: DataSpec) -> None:
+  """Checks that what the configuration names fits the inputs and the labels of the data."""
+  for conflicts in (_input_conflicts, _label_conflicts, _term_conflicts):
+    for message in conflicts(config, data):
+      raise RunError(message)
+
+
+def _input_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
+  inputs, augment = f"the inputs of data.{config.data.name}", config.augment
+  if data.has_tokens and (augment.names or len(augment.mean)):
+    yield f"augment: is for images, and {inputs} are tokens; leave it empty"
+  if data.has_tokens and "gaussian_noise" in config.noise.names:
+    yield f"noise.names: gaussian_noise cannot be added to tokens, {inputs}"
   if config.evaluate.mirror and (data.has_tokens or len(data.input_shape) != 3):
-    raise RunError(
+    yield (
       f"evaluate.mirror: is for images, and an input of data.{config.data.name} has shape "
       f"{data.input_shape}; give False"
     )
-  if data.mean and config.augment.mean:
-    raise RunError(
-      f"augment.mean: the inputs of data.{config.data.name} are standardised already; leave it empty, got "
-      f"{config.augment.mean}"
-    )
+  if data.mean and augment.mean:
+    yield f"augment.mean: {inputs} are standardised already; leave it empty, got {augment.mean}"
   channels = data.input_shape[-1] if data.input_shape else 0
-  if len(config.augment.mean) not in (0, channels):
-    raise RunError(
-      f"augment.mean, augment.std: must be {channels} numbers, one per channel, got {config.augment.mean}"
-    )
+  if len(augment.mean) not in (0, channels):
+    yield f"augment.mean, augment.std: must be {channels} numbers, one per channel, got {augment.mean}"
 
 
-def check_method(config: Config, data: DataSpec) -> None:
-  """Checks that the method is one for the labels of the data."""
+def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
+  """What fits no labels of the data: the method, the metrics that choose, and terms of classes."""
   given, predicts = config.method.name, chosen(config, "method").entry.function.predicts
   if data.has_numbers:
     fits, what = predicts in NUMBERS, "numbers"
   elif data.has_tokens or not data.label_shape:
-    fits = predicts == "classes" or (
-      predicts == "yes or no" and data.num_classes == 2 and not data.has_tokens
-    )
-    what = f"{data.num_classes} classes"
+    yes_or_no = predicts == "yes or no" and data.num_classes == 2 and not data.has_tokens
+    fits, what = predicts == "classes" or yes_or_no, f"{data.num_classes} classes"
   else:
     fits, what = predicts == "yes or no", f"{data.label_shape[0]} yes-or-no labels an example"
   if not fits:
     kinds = NUMBERS if data.has_numbers else ("yes or no",) if data.label_shape else ("classes",)
     names = [name for name, row in REGISTRY["method"].items() if row.function.predicts in kinds]
     hint = "; classes are integers" if data.has_numbers else ""
-    raise RunError(
+    yield (
       f"method.name: the labels of the data are {what}, which need one of {', '.join(names)}, "
       f"got {given}{hint}"
     )
-  _check_metrics(config, data, predicts)
-  if config.method.chunk_size and predicts != "classes":
-    raise RunError(
-      f"method.chunk_size: must be 0 with method.name={given}, which has no classes, "
-      f"got {config.method.chunk_size}"
-    )
-  if data.has_numbers:
-    _check_no_classes(config)
-
-
-def _check_metrics(config: Config, data: DataSpec, predicts: Predicts) -> None:
-  """Checks that the metrics that choose are metrics of these labels."""
   metrics = ["val/error", "val/nll", "val/brier", "val/ece"]
   if data.has_numbers:
     metrics = ["val/rmse", "val/mae", *(["val/nlpd"] if predicts == "moments" else [])]
@@ -130,48 +124,39 @@ def _check_metrics(config: Config, data: DataSpec, predicts: Predicts) -> None:
     choices["compare.choose"] = config.compare.choose
   for name, metric in choices.items():
     if metric not in ("auto", *metrics):
-      what = "numbers" if data.has_numbers else "classes"
-      raise RunError(f"{name}: must be auto or {', '.join(metrics)} where labels are {what}, got {metric}")
+      of = "numbers" if data.has_numbers else "classes"
+      yield f"{name}: must be auto or {', '.join(metrics)} where labels are {of}, got {metric}"
+  chunk_size = config.method.chunk_size
+  if chunk_size and predicts != "classes":
+    yield f"method.chunk_size: must be 0 with method.name={given}, which has no classes, got {chunk_size}"
+  if data.has_numbers:
+    asked = {
+      "regularizers.names": [x.name for x in chosen_all(config, "regularizers") if x.needs("classes")],
+      "noise.names": [x.name for x in chosen_all(config, "noise") if x.kind == "label_noise"],
+      "evaluate.combine": ["geometric"] if config.evaluate.combine == "geometric" else [],
+    }
+    for name, values in asked.items():
+      if values:
+        yield f"{name}: {', '.join(values)} needs classes, and the labels of the data are numbers"
 
 
-def _check_no_classes(config: Config) -> None:
-  """Checks that nothing asks for classes where the labels are numbers."""
-  terms = [each.name for each in chosen_all(config, "regularizers") if each.needs("classes")]
-  noises = [each.name for each in chosen_all(config, "noise") if each.kind == "label_noise"]
-  geometric = ["geometric"] if config.evaluate.combine == "geometric" else []
-  asked = {"regularizers.names": terms, "noise.names": noises, "evaluate.combine": geometric}
-  for name, values in asked.items():
-    if values:
-      raise RunError(f"{name}: {', '.join(values)} needs classes, and the labels of the data are numbers")
-
-
-def check_noises(config: Config, data: DataSpec) -> None:
-  """Checks that no input noise is named for inputs that are tokens."""
-  if data.has_tokens and "gaussian_noise" in config.noise.names:
-    raise RunError(
-      f"noise.names: gaussian_noise cannot be added to tokens, the inputs of data.{config.data.name}"
-    )
-
-
-def check_terms(config: Config, data: DataSpec) -> None:
-  """Checks that the named example terms fit the examples."""
+def _term_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
   terms = {each.name: each for each in chosen_all(config, "regularizers") if each.kind == "term"}
+  named = f"{', '.join(terms)} in regularizers.names"
   if config.data.unlabelled.batch_size and all(term.needs("labels") for term in terms.values()):
     rows = REGISTRY["regularizers"].items()
     without = ", ".join(name for name, row in rows if row.kind == "term" and "labels" not in row.needs)
-    raise RunError(
+    yield (
       "data.unlabelled.batch_size: no term uses examples without labels; name one of "
       f"{without} in regularizers.names, or give 0"
     )
   if "mean_teacher" in terms and config.average.name != "ema":
-    raise RunError("regularizers.mean_teacher: needs average.name=ema, whose parameters are the teacher's")
+    yield "regularizers.mean_teacher: needs average.name=ema, whose parameters are the teacher's"
   if config.method.chunk_size and terms:
-    raise RunError(
-      f"method.chunk_size: must be 0 with {', '.join(terms)} in regularizers.names, which need all logits, "
-      f"got {config.method.chunk_size}"
-    )
+    got = config.method.chunk_size
+    yield f"method.chunk_size: must be 0 with {named}, which need all logits, got {got}"
   if terms and (data.has_tokens or data.label_shape):
-    raise RunError(
+    yield (
       f"regularizers.names: {', '.join(terms)} cannot be used with tokens, or with several labels an example"
     )
 

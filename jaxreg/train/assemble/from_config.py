@@ -1,10 +1,10 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
-import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,9 @@ import optax
 from flax import linen as nn
 from flax.errors import FlaxError
 
-from jaxreg import losses, models, paths
+from jaxreg import losses, models, paths, symmetry
+from jaxreg._checks import acts
+from jaxreg.train import keys
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
@@ -22,45 +24,32 @@ from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, first_line
 from jaxreg.train.lookup import Fields, Options, parameters, short
 from jaxreg.train.step.adapted import Backbone, as_linen
-from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.batch import Standard
-from jaxreg.train.step.extras import Extras
-from jaxreg.train.step.head_outputs import Passed, make_values_fn
-from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
-from jaxreg.train.step.network import Network, make_backbone, make_network
-from jaxreg.train.step.network_view import TrainedFn
+from jaxreg.train.step.network import make_backbone, make_network, make_values_fn
 from jaxreg.train.step.objective import make_objective
 from jaxreg.train.step.optimizer import make_optimizer, step_name
-from jaxreg.train.step.predict import (
-  make_chunked_eval_step,
-  make_eval_step,
-  make_predict_fn,
-  make_predict_step,
-)
+from jaxreg.train.step.predict import make_predictions
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.regularizers import (
+  make_augmentations,
   make_constraints,
   make_limits,
   make_noises,
-  make_penalties,
   make_prox,
-  make_terms,
+  make_regularizers,
   most_labels,
 )
 from jaxreg.train.step.schedule import make_schedule
-from jaxreg.train.step.state import SweptState, TrainState
+from jaxreg.train.step.state import Extras, SweptState, TrainState
 from jaxreg.train.step.step import make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
-from jaxreg.typing import Array, Objective, Params, PyTree
+from jaxreg.train.step.terms import TrainedFn
+from jaxreg.typing import Array, Key, Params, PyTree
 
 
 def build(
-  config: Config,
-  data: DataSpec,
-  *,
-  teacher: TrainedFn | None = None,
-  backbone: nn.Module | None = None,
+  config: Config, data: DataSpec, *, teacher: TrainedFn | None = None, backbone: nn.Module | None = None
 ) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
@@ -70,10 +59,10 @@ def build(
   teacher of a distillation, the program serves for predictions: its training step lacks that term.
   """
   length = compatibility.length(config, data.sizes)
-  compatibility.check_inputs(config, data)
+  compatibility.check_data(config, data)
   try:
     program = _assemble(config, data, teacher, backbone, **length)
-    _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
+    _trace(program, data, config)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(_of_a_field(first_line(error), config)) from error
   compatibility.check_numbers(config)
@@ -122,7 +111,7 @@ def sweep(
       abstract=jax.eval_shape(init, (jax.ShapeDtypeStruct((), jnp.uint32), dict.fromkeys(fields, number))),
       **{name: swept(name) for name in functions if getattr(program, name)},
     )
-    _trace(several, data, config.batch_size + config.data.unlabelled.batch_size)
+    _trace(several, data, config)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(f"{', '.join(fields)}: cannot be traced ({first_line(error)})") from error
   if _shapes(dataclasses.replace(several.abstract, strengths={})) != _shapes(program.abstract):
@@ -193,41 +182,56 @@ def make_program(
 
 
 def _assemble(
-  config: Config,
-  data: DataSpec,
-  teacher: TrainedFn | None,
-  backbone: nn.Module | None,
-  *,
-  steps_per_epoch: int,
-  num_steps: int,
+  config: Config, data: DataSpec, teacher: TrainedFn | None, backbone: nn.Module | None, **length: int
 ) -> Program:
-  length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
   method, options = _method(config)
-  network = _network(config, data, method, options["head"], backbone)
+  noises = make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask))
+  network = make_network(
+    _model(config, data, method, options["head"], backbone),
+    noises,
+    precision=config.precision,
+    mean=data.mean or config.augment.mean,
+    std=data.std or config.augment.std,
+  )
   optimizer, schedule = _optimizer(config, data, network.model, length)
   extras = _extras(config, length)
-  init = make_init(
-    network.model,
-    optimizer,
-    extras,
-    input_shape=data.input_shape,
-    dtype=jnp.dtype("int32" if data.has_tokens else "float32"),
-    unbalanced=config.model.unbalance,
-  )
+  init = _init(config, data, network.model, optimizer, extras)
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   compatibility.check_state(config, data, method, has_statistics=bool(abstract.model_state))
   target = _target(config, data, method, options["predict"])
   values_fn = make_values_fn(network, config.method.chunk_size)
-  objective = _objective(config, data, method, options, network, values_fn, extras, teacher, target)
-  draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
-  predict_fn = make_predict_fn(
-    network.apply_fn, method, options["predict"], **draws, extras=extras, target=target
+  augmentations = chosen_all(config, "augment")
+  regularizers = [x for x in chosen_all(config, "regularizers") if teacher or x.name != "distillation"]
+  objective = make_objective(
+    method,
+    make_augmentations(
+      augmentations,
+      noises["labels"],
+      scale=data.scale,
+      num_classes=data.num_classes,
+      unlabelled=bool(config.data.unlabelled.batch_size),
+    ),
+    make_regularizers(regularizers, getattr(paths, config.regularizers.mask)),
+    values_fn=values_fn,
+    average=extras.average if config.average.name == "ema" else None,
+    trained_fn=teacher,
+    scale=data.scale,
+    target=target,
+    most_labels=most_labels(augmentations),
+    class_weights=_class_weights(config, data),
   )
-  predict_step = make_predict_step(predict_fn, data.scale, target)
-  if config.method.chunk_size and not draws["mc_samples"] and not draws["mirror"] and extras.draw is None:
-    eval_step = make_chunked_eval_step(values_fn, method, options["predict"], data.scale)
-  else:
-    eval_step = make_eval_step(predict_step, data.scale, target)
+  predict_fn, predict_step, eval_step = make_predictions(
+    network,
+    values_fn,
+    method,
+    extras,
+    target,
+    data.scale,
+    mc_samples=config.evaluate.mc_samples,
+    combine=config.evaluate.combine,
+    mirror=config.evaluate.mirror,
+    by_chunks=bool(config.method.chunk_size),
+  )
   return Program(
     init=init,
     model=network.model,
@@ -243,8 +247,6 @@ def _assemble(
     extras=extras,
     ensemble=config.ensemble,
     method=method,
-    loss_options=options["loss"],
-    predict_options=options["predict"],
     name=short(config.method.name),
     terms=(*method.terms, *map(short, config.regularizers.names)),
     schedule=schedule,
@@ -254,14 +256,20 @@ def _assemble(
 
 
 def _method(config: Config) -> tuple[Method, Mapping[str, Options]]:
-  """The method, and the options of its head, loss and prediction rule."""
+  """The method, whose loss and prediction rule have their options; and the options of all its parts."""
   named = chosen(config, "method")
   method: Method = named.entry.function
-  options = named.options
-  shared = {name: options["loss"][name] for name in method.shared}
+  loss = named.options["loss"]
+  shared = {name: loss[name] for name in method.shared}
   of_head = {name: value for name, value in shared.items() if name in parameters(method.head)}
-  both = {"head": {**options["head"], **of_head}, "predict": {**options["predict"], **shared}}
-  return method, {**options, **both}
+  head, predict = {**named.options["head"], **of_head}, {**named.options["predict"], **shared}
+  bound = dataclasses.replace(
+    method,
+    loss=functools.partial(method.loss, **loss),
+    predict=functools.partial(method.predict, **predict),
+    diagnose=method.diagnose and functools.partial(method.diagnose, **loss),
+  )
+  return bound, {"head": head, "predict": predict}
 
 
 def _target(config: Config, data: DataSpec, method: Method, options: Options) -> Target:
@@ -273,24 +281,49 @@ def _target(config: Config, data: DataSpec, method: Method, options: Options) ->
   return Numbers(standard, method.predicts, tuple(options.get("levels", ())), config.evaluate.alpha)
 
 
-def _network(
+def _model(
   config: Config, data: DataSpec, method: Method, head: Options, backbone: nn.Module | None
-) -> Network:
-  """The backbone with the method's head, and the functions that run it."""
-  compatibility.check_noises(config, data)
+) -> models.Classifier:
+  """The backbone with the method's head."""
   try:
     backbone = backbone or make_backbone(chosen(config, "model"), data.model, data.input_shape)
   except ArgumentError as error:
     raise error.of_section("model") from error
-  compatibility.check_method(config, data)
   needs = (*method.of_data, *chosen(config, "method").entry.needs)
   given: Fields = {name: getattr(data, name) for name in needs}
-  return make_network(
-    models.Classifier(backbone, method.head(**given, **head)),
-    make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask)),
-    precision=config.precision,
-    **{name: getattr(data, name) or config.augment[name] for name in ("mean", "std")},
-  )
+  return models.Classifier(backbone, method.head(**given, **head))
+
+
+def _init(
+  config: Config,
+  data: DataSpec,
+  model: models.Classifier,
+  optimizer: optax.GradientTransformation,
+  extras: Extras,
+) -> Callable[[Array | int], TrainState]:
+  shape, dtype = (1, *data.input_shape), jnp.int32 if data.has_tokens else jnp.float32
+
+  def init(seed: Array | int) -> TrainState:
+    run_key, init_key = keys.root(seed)
+    variables = dict(model.init(init_key, jnp.zeros(shape, dtype), train=False))
+    params = variables.pop("params")
+    if acts(config.model.unbalance):
+      params = _unbalanced(keys.unbalance(run_key), params, config.model.unbalance)
+    state = TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
+    return state.replace(extras=extras.init(state.variables))
+
+  return init
+
+
+def _unbalanced(key: Key, params: Params, std: float) -> Params:
+  """Rescales the hidden units of an MLP by log-normal factors; the network's function stays the same."""
+  layers = len(params["backbone"])
+  for i, subkey in enumerate(jax.random.split(key, layers)):
+    units = params["backbone"][f"Dense_{i}"]["bias"].shape[0]
+    after = f"backbone/Dense_{i + 1}/kernel" if i + 1 < layers else "head/*kernel"
+    scales = jnp.exp(std * jax.random.normal(subkey, (units,)))
+    params = symmetry.rescale_units(params, scales, incoming=f"backbone/Dense_{i}/*", outgoing=after)
+  return params
 
 
 def _optimizer(
@@ -332,51 +365,14 @@ def _optimizer(
 def _extras(config: Config, length: Mapping[str, int]) -> Extras:
   """What the state holds beside its parameters."""
   named = chosen_all(config, "regularizers")
-  with _of_group(f"average.{config.average.name}"):
+  try:
     average = chosen(config, "average").bound(**length)()
+  except ValueError as error:
+    name, _, rest = first_line(error).partition(" ")
+    raise RunError(f"average.{config.average.name}.{name}: {rest}") from error
   mask, rate = getattr(paths, config.regularizers.mask), config.regularizers.dual_learning_rate
   reference = any(each.needs("reference") for each in named)
   return Extras(average, make_limits(named, mask, rate), reference=reference)
-
-
-def _objective(
-  config: Config,
-  data: DataSpec,
-  method: Method,
-  options: Mapping[str, Options],
-  network: Network,
-  values_fn: Callable[..., Passed],
-  extras: Extras,
-  teacher: TrainedFn | None,
-  target: Target,
-) -> Objective:
-  """The loss of the method on augmented examples, with the penalties and terms that the config names."""
-  regularizers, augmentations = chosen_all(config, "regularizers"), chosen_all(config, "augment")
-  compatibility.check_terms(config, data)
-  terms = make_terms(regularizers)
-  if teacher is None:
-    terms.pop("distillation", None)
-  return make_objective(
-    method,
-    options["loss"],
-    options["predict"],
-    make_augmentations(
-      augmentations,
-      network.noises["labels"],
-      scale=data.scale,
-      num_classes=data.num_classes,
-      unlabelled=bool(config.data.unlabelled.batch_size),
-    ),
-    make_penalties(regularizers, getattr(paths, config.regularizers.mask)),
-    terms,
-    values_fn=values_fn,
-    average=extras.average if config.average.name == "ema" else None,
-    trained_fn=teacher,
-    scale=data.scale,
-    target=target,
-    most_labels=most_labels(augmentations),
-    class_weights=_class_weights(config, data),
-  )
 
 
 def _class_weights(config: Config, data: DataSpec) -> Array | None:
@@ -395,25 +391,15 @@ def _shapes(state: TrainState) -> list[tuple[tuple[int, ...], np.dtype]]:
   return [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
 
 
-def _trace(program: Program, data: DataSpec, batch_size: int) -> None:
+def _trace(program: Program, data: DataSpec, config: Config) -> None:
   """Traces the training step and the evaluation step on shapes alone."""
-  shape = jax.ShapeDtypeStruct
+  shape, batch_size = jax.ShapeDtypeStruct, config.batch_size + config.data.unlabelled.batch_size
   batch = {
     "inputs": shape((batch_size, *data.input_shape), data.input_dtype),
     "labels": shape((batch_size, *data.label_shape), "float32" if data.has_numbers else "int32"),
   }
   jax.eval_shape(program.train_step, program.abstract, batch)
   jax.eval_shape(program.eval_step, program.abstract, batch, 0)
-
-
-@contextlib.contextmanager
-def _of_group(group: str) -> Generator[None]:
-  """Turns an argument error `NAME must ...` into one of the field `group.NAME`."""
-  try:
-    yield
-  except ValueError as error:
-    name, _, rest = first_line(error).partition(" ")
-    raise RunError(f"{group}.{name}: {rest}") from error
 
 
 def _of_a_field(message: str, config: Config) -> str:

@@ -38,6 +38,9 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
   resident = is_resident(config, dataset)
   splits = dataset.splits() | {"train": dataset.training()}
   interrupt = Interrupt()
+  saves = [config.checkpoint.every * program.steps_per_epoch]
+  if config.checkpoint.every_steps:
+    saves.append(config.checkpoint.every_steps)
   return Run(
     program=program,
     replicas=replicas,
@@ -48,7 +51,13 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
     order=make_order(config, dataset),
     interrupt=interrupt,
     evaluate=make_evaluate(program, replicas, config.eval_batch_size, stop=interrupt.requested),
-    every=intervals(config, program),
+    every=Intervals(
+      evaluate=config.eval_every * program.steps_per_epoch,
+      save=tuple(saves),
+      save_minutes=config.checkpoint.every_minutes,
+      log=config.log_every,
+      dispatch=steps_per_dispatch(config),
+    ),
     best=config.checkpoint.best,
     wait=config.checkpoint.wait,
     guard=functools.partial(
@@ -57,20 +66,6 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
       num_classes=dataset.num_classes,
       clipped=config.optimizer.clip_norm > 0,
     ),
-  )
-
-
-def intervals(config: Config, program: Program) -> Intervals:
-  """How often a run evaluates, saves, logs and dispatches."""
-  saves = [config.checkpoint.every * program.steps_per_epoch]
-  if config.checkpoint.every_steps:
-    saves.append(config.checkpoint.every_steps)
-  return Intervals(
-    evaluate=config.eval_every * program.steps_per_epoch,
-    save=tuple(saves),
-    save_minutes=config.checkpoint.every_minutes,
-    log=config.log_every,
-    dispatch=steps_per_dispatch(config),
   )
 
 

@@ -18,9 +18,9 @@ from jaxreg.train.lookup import Options
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import pick_and_restore, restore_state
 from jaxreg.train.run.manifest import pick_step
-from jaxreg.train.step.network_view import TrainedFn
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.terms import TrainedFn
 from jaxreg.typing import Array, Key
 
 

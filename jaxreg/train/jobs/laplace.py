@@ -17,8 +17,8 @@ from jaxreg.train.data.batches import Source, gather
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import intercept
 from jaxreg.train.run.whole_split import batches
-from jaxreg.train.step import method_adapters
 from jaxreg.train.step.batch import Examples
+from jaxreg.train.step.methods import predict_softmax
 from jaxreg.train.step.metrics import summarize
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
@@ -37,7 +37,7 @@ def check_last_layer(program: Program) -> None:
   head, rule = program.model.head, program.method.predict
   if program.extras.draw is not None:
     raise RunError("evaluate.measures: laplace needs one set of weights, but average.name draws several")
-  softmax = isinstance(head, models.SoftmaxHead) and rule is method_adapters.predict_softmax
+  softmax = isinstance(head, models.SoftmaxHead) and getattr(rule, "func", rule) is predict_softmax
   means = isinstance(head, models.AffineHead) and program.method.predicts == "means"
   if not softmax and not means:
     raise RunError(

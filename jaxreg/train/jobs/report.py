@@ -141,7 +141,7 @@ def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
     else:
       network, rule = jax.random.split(key)
       outputs, _ = program.apply_fn(params, state.model_state, inputs, key=network, train=True)
-      found = target.original(program.method.predict(rule, **outputs, **program.predict_options))
+      found = target.original(program.method.predict(rule, **outputs))
     return found[..., :1] if means_alone else found
 
   return predict

@@ -121,7 +121,7 @@ def make_decode(
 
       # The key is for a prediction rule that samples.
       key = keys.numbered(keys.prediction(state.key, state.step, number), position)
-      log_probs = program.method.predict(key, **apply(outputs), **program.predict_options)
+      log_probs = program.method.predict(key, **apply(outputs))
       return jnp.where(never[None], -jnp.inf, log_probs)
 
     tokens, _ = search(next_log_probs, len(inputs), length=text.target_length, begin=BEGIN, end=END, pad=PAD)

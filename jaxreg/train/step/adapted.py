@@ -7,16 +7,20 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from types import EllipsisType, ModuleType
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax import traverse_util
 
 from jaxreg._sharding import partitioned
 from jaxreg.train import keys
 from jaxreg.train.lookup import Options, parameters
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
+Variables = tuple[Params, ModelState]  # any pytrees
+Passed = tuple[PyTree, ModelState]  # the features, and the state after the pass
 OF_MODULES = ("parent", "name", "axis_name", "rngs", "key")  # arguments of a class that are no options
 
 
@@ -35,28 +39,18 @@ class Backbone:
   apply_fn: Callable[..., PyTree]
 
 
-@dataclasses.dataclass(frozen=True)
-class Functions:
-  """What a backbone comes down to.
+class Functions(NamedTuple):
+  """What a backbone comes down to."""
 
-  Attributes:
-    init_fn: `(key, x) -> (params, model_state)`, any pytrees.
-    apply_fn: `(params, model_state, x, *, key, train) -> (features, model_state)`.
-    module_fn: `(params, model_state)` to the user's own module.
-  """
-
-  init_fn: Callable[[Key, Array], tuple[Params, ModelState]]
-  apply_fn: Callable[..., tuple[PyTree, ModelState]]
-  module_fn: Callable[[Params, ModelState], PyTree]
+  init_fn: Callable[[Key, Array], Variables]
+  apply_fn: Callable[..., Passed]  # (params, model_state, x, *, key, train)
+  module_fn: Callable[[Params, ModelState], PyTree]  # to the user's own module
 
 
 class Adapted(nn.Module):
   """A backbone that is no Linen module, as one: `(x, *, train) -> features`.
 
   Its variables are nested dicts with the names of the parameters, such as `layers/0/weight`.
-
-  Attributes:
-    functions: what it computes.
   """
 
   functions: Functions
@@ -68,7 +62,7 @@ class Adapted(nn.Module):
         self._put(name, tree)
     key = self.make_rng("dropout") if self.has_rng("dropout") else None
 
-    def run(x: Array, variables: tuple[Params, ModelState], key: Key | None) -> tuple[PyTree, ModelState]:
+    def run(x: Array, variables: Variables, key: Key | None) -> Passed:
       return apply_fn(*variables, x, key=key, train=train)
 
     # The module knows of no explicit axes, so JAX chooses within it how arrays are split.
@@ -82,7 +76,7 @@ class Adapted(nn.Module):
     """The user's own module with the variables of this one; `x` is a batch, for its shape."""
     return self.functions.module_fn(*self._trees(x))
 
-  def _trees(self, x: Array) -> tuple[Params, ModelState]:
+  def _trees(self, x: Array) -> Variables:
     """The parameters and the state, in the trees of the user's own module."""
     like = jax.eval_shape(self.functions.init_fn, jax.random.key(0), jax.ShapeDtypeStruct(x.shape, x.dtype))
     found = self.variables
@@ -119,13 +113,11 @@ def _of_functions(backbone: Backbone) -> Functions:
   init_fn, apply_fn = backbone.init_fn, backbone.apply_fn
   stateful = "model_state" in parameters(apply_fn)
 
-  def init(key: Key, x: Array) -> tuple[Params, ModelState]:
+  def init(key: Key, x: Array) -> Variables:
     made = init_fn(key, x) if len(parameters(init_fn)) > 1 else init_fn(key)
     return made if stateful else (made, {})
 
-  def apply(
-    params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
-  ) -> tuple[PyTree, ModelState]:
+  def apply(params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool) -> Passed:
     given = _asked(apply_fn, key=key, train=train)
     if stateful:
       return apply_fn(params, model_state, x, **given)
@@ -146,7 +138,7 @@ def _of_nnx(make: Callable[..., PyTree], options: Options) -> Functions:
 
   graph, *abstract = nnx.split(nnx.eval_shape(lambda: create(jax.random.key(0))), *_kinds(nnx))
 
-  def init(key: Key, x: Array) -> tuple[Params, ModelState]:
+  def init(key: Key, x: Array) -> Variables:
     _, params, _, state = nnx.split(create(key), *_kinds(nnx))
     return nnx.to_pure_dict(params), nnx.to_pure_dict(state)
 
@@ -164,9 +156,7 @@ def _of_nnx(make: Callable[..., PyTree], options: Options) -> Functions:
       nnx.replace_by_pure_dict(state, values)
     return nnx.merge(graph, *states)
 
-  def apply(
-    params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
-  ) -> tuple[PyTree, ModelState]:
+  def apply(params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool) -> Passed:
     model = merged(params, model_state, jax.random.key(0) if key is None else key)
     model.train() if train else model.eval()
     rngs = None if key is None else nnx.Rngs(keys.named(key, "rngs"))
@@ -206,7 +196,7 @@ def _of_equinox(make: Callable[..., PyTree], options: Options) -> Functions:
   # Functions, numbers and texts of the module, which no transformation touches.
   static = eqx.filter(eqx.filter_eval_shape(create, jax.random.key(0))[0], is_array, inverse=True)
 
-  def init(key: Key, x: Array) -> tuple[Params, ModelState]:
+  def init(key: Key, x: Array) -> Variables:
     model, state = create(key)
     params, rest = eqx.partition(model, is_param)
     return params, {"arrays": eqx.filter(rest, is_array), "state": state}
@@ -215,13 +205,11 @@ def _of_equinox(make: Callable[..., PyTree], options: Options) -> Functions:
     model = eqx.combine(params, model_state["arrays"], static)
     return eqx.nn.inference_mode(model, value=not train)
 
-  def apply(
-    params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
-  ) -> tuple[PyTree, ModelState]:
+  def apply(params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool) -> Passed:
     model = merged(params, model_state, train)
     stateful = "state" in parameters(model)
 
-    def one(x: Array, key: Key | None, state: ModelState) -> tuple[PyTree, ModelState]:
+    def one(x: Array, key: Key | None, state: ModelState) -> Passed:
       given = _asked(model, key=key, train=train)
       return model(x, state=state, **given) if stateful else (model(x, **given), state)
 
@@ -244,30 +232,22 @@ def _asked(function: Callable[..., PyTree], **given: object) -> dict[str, object
   return {name: value for name, value in given.items() if any_name or name in names}
 
 
-def _parts(path: tuple[object, ...]) -> list[str]:
-  return jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+def _parts(path: tuple[object, ...]) -> tuple[str, ...]:
+  return tuple(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))
 
 
 def _nested(tree: PyTree) -> dict[str, PyTree]:
   """The leaves of a tree as nested dicts, by the parts of their names."""
-  nested: dict[str, PyTree] = {}
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    *parents, last = _parts(path)
-    part = nested
-    for parent in parents:
-      part = part.setdefault(parent, {})
-    part[last] = leaf
-  return nested
+  named = jax.tree_util.tree_leaves_with_path(tree)
+  return traverse_util.unflatten_dict({_parts(path): leaf for path, leaf in named})
 
 
 def _filled(like: PyTree, nested: Mapping[str, PyTree]) -> PyTree:
   """The leaves of `nested`, in a tree with the structure of `like`."""
+  flat = traverse_util.flatten_dict(nested)
 
-  def leaf(path: tuple[object, ...], _: Array) -> Array:
-    part: PyTree = nested
-    for name in _parts(path):
-      part = part[name]
-    return part
+  def leaf(path: tuple[object, ...], _: Array) -> PyTree:
+    return flat[_parts(path)]
 
   return jax.tree_util.tree_map_with_path(leaf, like)
 

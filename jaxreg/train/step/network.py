@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""The network: its module, and the functions that run it."""
+"""The network: its module, the functions that run it, and values of its outputs, whole or by chunks."""
 
 import contextlib
 import dataclasses
@@ -12,15 +12,21 @@ import numpy as np
 from flax import linen as nn
 
 from jaxreg import augment, models
+from jaxreg._sharding import partitioned
 from jaxreg.augment._manifold_mixup import Mixing
+from jaxreg.losses._linear import by_chunks
 from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.lookup import Chosen
 from jaxreg.train.step.adapted import Adapted, as_linen
+from jaxreg.train.step.batch import Examples
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, PyTree
 
 Noises = Mapping[str, Sequence[Callable[[Key, PyTree], PyTree]]]  # under the name of what they perturb
+Outputs = Mapping[str, PyTree]  # what a head returns, by name
+# `(values, (features, outputs), model_state)`; by chunks there are no outputs, `{}`.
+Passed = tuple[PyTree, tuple[PyTree, Outputs], ModelState]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +35,6 @@ class Network:
 
   Attributes:
     model: the Linen module, as in `Program`.
-    noises: functions `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     pass_fn: the same, with `(features, outputs)`, the inputs of the head in front of what it returns.
     features_fn: the same for the backbone alone.
@@ -38,7 +43,6 @@ class Network:
   """
 
   model: models.Classifier
-  noises: Noises
   apply_fn: ApplyFn
   pass_fn: ApplyFn
   features_fn: ApplyFn
@@ -50,7 +54,7 @@ def make_network(
   model: models.Classifier, noises: Noises, *, mean: Sequence[float], std: Sequence[float], precision: str
 ) -> Network:
   """The network that standardises its inputs by `mean` and `std`, and computes in the dtype `precision`."""
-  run = functools.partial(make_apply_fn, model, mean, std, precision, noises)
+  run = functools.partial(_make_apply_fn, model, mean, std, precision, noises)
 
   def features(model: models.Classifier, x: Array, train: bool) -> PyTree:
     return model.backbone(x, train=train)
@@ -63,10 +67,9 @@ def make_network(
     del train
     return model.head(x)
 
-  none: Noises = {"params": (), "inputs": ()}
-  head_fn = make_apply_fn(model, (), (), precision, none, method=head)
+  head_fn = _make_apply_fn(model, (), (), precision, {"params": (), "inputs": ()}, method=head)
   params_fn = functools.partial(_perturbed, noises, "params")
-  return Network(model, noises, run(), run(method=both), run(method=features), head_fn, params_fn)
+  return Network(model, run(), run(method=both), run(method=features), head_fn, params_fn)
 
 
 def _perturbed(noises: Noises, kind: str, x: PyTree, key: Key | None) -> PyTree:
@@ -126,7 +129,7 @@ def _mixed_layers(mixing: Mixing | None) -> Generator[None]:
     )
 
 
-def make_apply_fn(
+def _make_apply_fn(
   model: nn.Module,
   mean: Sequence[float],
   std: Sequence[float],
@@ -160,9 +163,8 @@ def make_apply_fn(
     if not is_tokens(x.dtype):
       if mean:  # not by `augment.normalize`, which takes images alone
         shape = (1,) * (x.ndim - 1) + (-1,)
-        x = (x - np.reshape(np.asarray(mean, np.float32), shape)) / np.reshape(
-          np.asarray(std, np.float32), shape
-        )
+        centre, scale = (np.reshape(np.asarray(numbers, np.float32), shape) for numbers in (mean, std))
+        x = (x - centre) / scale
       x = _perturbed(noises, "inputs", x, key).astype(dtype)
     rngs = {} if key is None else {"dropout": key}
     mutable = list(model_state) if train else []
@@ -173,3 +175,66 @@ def make_apply_fn(
     return outputs, {**model_state, **updated}
 
   return apply_fn
+
+
+def make_values_fn(network: Network, chunk_size: int) -> Callable[..., Passed]:
+  """Builds `values_fn(of_outputs, draws, params, model_state, examples, *, key, train, total=False)`.
+
+  `of_outputs(draws, examples, outputs)` computes a tree of arrays from the outputs of the head. The arrays
+  have the shape of the labels; with `total` they are sums over the labels. With `chunk_size`, each call gets
+  `chunk_size` labels on one leading axis, and the backward pass calls it again: the outputs of all labels
+  are never in memory. `draws` are keys; each chunk has its own.
+  """
+
+  def values_fn(
+    of_outputs: Callable[..., PyTree],
+    draws: tuple[Key, ...],
+    params: Params,
+    model_state: ModelState,
+    examples: Examples,
+    *,
+    key: Key | None,
+    train: bool,
+    total: bool = False,
+  ) -> Passed:
+    if not chunk_size:
+      # Manifold mixup: every pass mixes the same hidden features.
+      mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
+      passed, model_state = network.pass_fn(
+        params, model_state, examples.inputs, key=key, train=train, **mixing
+      )
+      return of_outputs(draws, examples, passed[1]), passed, model_state
+    features, model_state = network.features_fn(params, model_state, examples.inputs, key=key, train=train)
+    lead = features.shape[:-1]
+
+    def of_chunk(number: Array, part: tuple[Array, ...], whole: tuple[Params, PyTree]) -> PyTree:
+      features, labels, weights, where = part
+      head, (own, draws) = whole[0], jax.tree.map(functools.partial(_of_chunk, number), whole[1])
+      outputs, _ = network.head_fn({"head": head}, {}, features, key=own, train=train)
+      values = of_outputs(draws, Examples(features, labels, weights, where), outputs)
+      return jax.tree.map(_as_row, values) if total else values
+
+    def by_rows(data: tuple[Array, ...], head: Params, draws: PyTree) -> PyTree:
+      def flat(x: Array) -> Array:
+        return x.reshape(-1, *x.shape[len(lead) :])
+
+      def whole(x: Array) -> Array:
+        return x.sum(axis=0) if total else x.reshape(lead)
+
+      return jax.tree.map(whole, by_chunks(of_chunk, tuple(map(flat, data)), (head, draws), chunk_size))
+
+    data = (features, examples.labels, examples.weights, examples.where)
+    key = None if key is None else keys.again(key)
+    head = network.params_fn(params, key)["head"]
+    values = partitioned(by_rows, data, head, (key, draws), kept=slice(0 if total else -1))
+    return values, (features, {}), model_state
+
+  return values_fn
+
+
+def _of_chunk(number: Array, key: Key) -> Key:
+  return keys.numbered(keys.again(key), number)
+
+
+def _as_row(x: Array) -> Array:
+  return x[None]

@@ -43,19 +43,9 @@ def make_optimizer(
   `sam`, `asam` and `gsam` move to a second point along the plain gradient; the gradient there is
   clipped and decayed.
 
-  Args:
-    chosen: the optimizer with its options.
-    schedule: the learning rate.
-    wrapper: the wrapper of the optimizer with its options.
-    weight_decay: the rate of the decay; 0 for none.
-    decoupled: whether the decay is decoupled.
-    mask: the function in `jaxreg.paths` that says which parameters decay.
-    clip_norm: the largest global norm of the gradient; 0 for no clipping.
-    constraints: transforms for the end of the chain, by name.
-    network: `apply_fn`, `input_shape`, `num_examples` and `prox`, for optimizers that take them.
-
-  Returns:
-    An Optax chain, with the named parts as keys of its state.
+  `mask` names the function in `jaxreg.paths` that says which parameters decay; a norm or a rate of 0 means
+  none. `network` has `apply_fn`, `input_shape`, `num_examples` and `prox`, for optimizers that take them. The
+  parts are keys of the chain's state by their names.
   """
   name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
   decaying = acts(weight_decay)

@@ -7,13 +7,11 @@ from collections.abc import Callable
 import optax
 
 from jaxreg import models
-from jaxreg.train.lookup import Options
 from jaxreg.train.step.batch import Examples, make_examples
-from jaxreg.train.step.extras import Extras
-from jaxreg.train.step.head_outputs import Passed
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import Sums
-from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.network import Passed
+from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.targets import Target
 from jaxreg.typing import ApplyFn, Array, Batch, Metrics
 
@@ -36,8 +34,7 @@ class Program:
     evaluated: `(state, metric) -> state`, called after each evaluation on the validation split, or None.
     extras: builds and updates the state's extras, and gives the parameters for predictions.
     ensemble: how many replicas in a row predict together.
-    method: the head, the loss and the prediction rule.
-    loss_options, predict_options: options of the loss and of the prediction rule.
+    method: the head, the loss and the prediction rule; the latter two have their options.
     name: the name of the method.
     terms: the names of the terms that the loss adds up.
     schedule: `step -> learning rate`.
@@ -59,8 +56,6 @@ class Program:
   extras: Extras
   ensemble: int
   method: Method
-  loss_options: Options
-  predict_options: Options
   name: str
   terms: tuple[str, ...]
   schedule: optax.Schedule

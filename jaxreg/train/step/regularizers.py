@@ -1,6 +1,7 @@
 # pyright: reportMissingTypeStubs=false
-"""The penalties, example terms, constraints and noise of a run: functions of what a configuration names."""
+"""The penalties, example terms, constraints, noise and augmentations that a configuration names."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import optax
@@ -8,51 +9,45 @@ from jax.typing import ArrayLike
 
 from jaxreg import constraints, objective
 from jaxreg._checks import acts
-from jaxreg.train.lookup import Chosen, Options
-from jaxreg.train.step.extras import Limit
+from jaxreg.train.lookup import Chosen
 from jaxreg.train.step.network import Noises
-from jaxreg.train.step.network_view import Given, LossPass
-from jaxreg.train.step.state import ExtraStates
-from jaxreg.typing import Array, Key, Params, PyTree
+from jaxreg.train.step.objective import Given, LossPass, RegularizersOf
+from jaxreg.train.step.state import ExtraStates, Limit
+from jaxreg.typing import Array, Batch, Key, Params, PyTree
 
 Mask = Callable[..., PyTree]  # a function of `jaxreg.paths`
 Penalty = Callable[[Params, ExtraStates], Array]  # `(params, extras)`, the extras of the state
-PenaltyOf = Callable[[ExtraStates], objective.Penalty]
 
 
-def make_penalties(named: Iterable[Chosen], mask: Mask) -> dict[str, PenaltyOf]:
-  """Each named penalty with its weight or, with a limit, its multiplier."""
+def make_regularizers(named: Sequence[Chosen], mask: Mask) -> RegularizersOf:
+  """Builds `extras -> terms`: the penalties with their weights or multipliers, then the example terms.
 
-  def make(name: str, options: Options, penalty: Penalty) -> PenaltyOf:
-    def of_extras(extras: ExtraStates) -> objective.Penalty:
-      weight = extras["multipliers"][name].multiplier if acts(options["limit"]) else options["weight"]
-      return objective.penalty(penalty, weight=weight, extras=extras)
+  Terms that need no labels count the examples without one, too.
+  """
 
-    return of_extras
+  def penalty(each: Chosen, extras: ExtraStates) -> objective.Penalty:
+    limited = acts(each.options["limit"])
+    weight = extras["multipliers"][each.name].multiplier if limited else each.options["weight"]
+    return objective.penalty(_penalty(each, mask), weight=weight, extras=extras)
 
-  return {each.name: make(each.name, each.options, _penalty(each, mask)) for each in _penalties(named)}
-
-
-def make_limits(named: Iterable[Chosen], mask: Mask, learning_rate: float) -> dict[str, Limit]:
-  """The named penalties that have a limit, as constraints."""
-  limited = [each for each in _penalties(named) if acts(each.options["limit"])]
-  return {each.name: Limit(_penalty(each, mask), each.options["limit"], learning_rate) for each in limited}
-
-
-def make_terms(named: Iterable[Chosen]) -> dict[str, objective.ExampleTerm]:
-  """The regularizers that look at examples; those that need no labels count the examples without one, too."""
-
-  def make(chosen: Chosen) -> objective.ExampleTerm:
-    function = chosen.without("weight").bound()
+  def term(each: Chosen) -> objective.ExampleTerm:
+    function = each.without("weight").bound()
 
     def of_network(key: Key, view: objective.View) -> Array:
       passed: LossPass = view.aux
       return function(key, passed.view(view))
 
-    weights_fn = None if chosen.needs("labels") else _all_weights
-    return objective.example_term(of_network, weight=chosen.options["weight"], weights_fn=weights_fn)
+    weights_fn = None if each.needs("labels") else _all_weights
+    return objective.example_term(of_network, weight=each.options["weight"], weights_fn=weights_fn)
 
-  return {each.name: make(each) for each in named if each.kind == "term"}
+  terms = {each.name: term(each) for each in named if each.kind == "term"}
+  return lambda extras: {**{each.name: penalty(each, extras) for each in _penalties(named)}, **terms}
+
+
+def make_limits(named: Sequence[Chosen], mask: Mask, learning_rate: float) -> dict[str, Limit]:
+  """The named penalties that have a limit, as constraints."""
+  limited = [each for each in _penalties(named) if acts(each.options["limit"])]
+  return {each.name: Limit(_penalty(each, mask), each.options["limit"], learning_rate) for each in limited}
 
 
 def _all_weights(given: Given) -> Array:
@@ -106,3 +101,29 @@ def most_labels(named: Iterable[Chosen]) -> int:
   Each augmentation that takes `num_classes` mixes two examples, which doubles the number.
   """
   return 2 ** sum(each.needs("num_classes") for each in named)
+
+
+def make_augmentations(
+  named: Sequence[Chosen],
+  label_noises: Sequence[Callable[..., Array]],
+  *,
+  scale: float,
+  num_classes: int,
+  unlabelled: bool,
+) -> list[Callable[[Key, Batch], Batch]]:
+  """The augmentations in their order; label noise comes first, before augmentations that mix labels.
+
+  `scale` is the largest value of an input, `num_classes` is 0 for labels that are numbers, which mix as they
+  are, and `unlabelled` says whether some examples have no label.
+  """
+  given = {"value_range": (0.0, scale), "num_classes": num_classes or None}
+
+  def on_labels(noise: Callable[..., Array], key: Key, batch: Batch) -> Batch:
+    return {**batch, "labels": noise(key, batch["labels"], num_classes=num_classes)}
+
+  made: list[Callable[[Key, Batch], Batch]] = [functools.partial(on_labels, noise) for noise in label_noises]
+  for chosen in named:
+    if unlabelled and chosen.needs("num_classes"):
+      raise ValueError(f"{chosen.name} mixes labels, and some examples have no label; leave it out")
+    made.append(chosen.bound(**given))
+  return made

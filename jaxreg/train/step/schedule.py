@@ -74,15 +74,7 @@ def make_schedule(
 ) -> optax.Schedule:
   """The learning rate as a function of the step: a linear warm-up from 0, then the shape.
 
-  Args:
-    shape: one of the functions above with its options.
-    learning_rate: the peak of the schedule; for `noam`, a factor.
-    steps_per_epoch: translates epochs into steps.
-    num_steps: the length of the run.
-    warmup_epochs: the epochs of the warm-up.
-
-  Returns:
-    An Optax schedule, `step -> learning rate`.
+  `shape` is one of the functions above with its options, and `learning_rate` the peak; for `noam`, a factor.
   """
   warmup = round(warmup_epochs * steps_per_epoch)
   given = {"warmup": warmup, "num_steps": num_steps, "steps_per_epoch": steps_per_epoch}

@@ -9,35 +9,13 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg.train import keys
-from jaxreg.train.step.extras import Extras
-from jaxreg.train.step.state import TrainState
-from jaxreg.typing import Array, Batch, Key, Metrics, ModelState, Objective, Params, PyTree
-
-Descent = tuple[tuple[Array, tuple[ModelState, Metrics]], Params]  # of `jax.value_and_grad` of an objective
-Gradient = Callable[..., Descent]
+from jaxreg.train.step.objective import Descent, make_gradient
+from jaxreg.train.step.state import Extras, TrainState
+from jaxreg.typing import Array, Batch, Key, Metrics, ModelState, Objective, Params
 
 
 def _same(params: Params) -> Params:
   return params
-
-
-def _scale(tree: PyTree, factor: Array) -> PyTree:
-  def scaled(x: Array) -> Array:
-    return x * factor
-
-  return jax.tree.map(scaled, tree)
-
-
-def _sum(tree: PyTree, axis_name: str) -> PyTree:
-  return jax.lax.psum(tree, axis_name)
-
-
-def _mean(tree: PyTree, axis_name: str) -> PyTree:
-  def mean(x: Array) -> Array:
-    # Counts and flags of a state are the same everywhere.
-    return jax.lax.pmean(x, axis_name) if jnp.issubdtype(x.dtype, jnp.inexact) else x
-
-  return jax.tree.map(mean, tree)
 
 
 def make_train_step(
@@ -62,11 +40,8 @@ def make_train_step(
   If the parameters of the state are split over devices, `gather(params)` lays them out for the objective, and
   `scatter(gradients)` lays the gradients out for the optimizer. Neither changes a value.
   """
-
   optimizer = optax.with_extra_args_support(optimizer)
-  gradient = jax.value_and_grad(objective, has_aux=True)
-  if accumulate > 1:
-    gradient = _accumulated(gradient, accumulate)
+  gradient = make_gradient(objective, accumulate)
 
   def train_step(
     state: TrainState,
@@ -82,35 +57,32 @@ def make_train_step(
 
     def descent(params: Params, key: Key) -> Descent:
       """`((loss, (model state, metrics)), gradient)` of the batch."""
-      (loss, (model_state, metrics)), grads = gradient(gather(params), state, batch, key)
+      value, grads = gradient(gather(params), state, batch, key)
       grads = scatter(grads)
-      if axis_name is None:
-        return (loss, (model_state, metrics)), grads
-      # The sum comes after grad, not inside it: only this order is right under both pmap and vmap.
-      count = metrics["loss"][1]
-      total = _sum(count, axis_name)
-      share = count / jnp.where(total > 0, total, 1)
-      loss, grads = _sum(_scale((loss, grads), share), axis_name)
-      return (loss, (_mean(model_state, axis_name), _sum(metrics, axis_name))), grads
+      return (value, grads) if axis_name is None else _combined(value, grads, axis_name)
+
+    noise = key  # for optimizers that evaluate other parameters, too: the same batch and the same noise
 
     def gradient_at(params: Params) -> Params:
-      return descent(params, keys.again(key))[1]
+      return descent(params, keys.again(noise))[1]
+
+    def loss_at(params: Params, grad_fn: object = None, key: Key | None = None) -> Array:
+      del grad_fn, key  # Optax's line search passes the arguments of `update` on.
+      return objective(gather(params), state, batch, keys.again(noise))[0]
 
     (loss, (model_state, metrics)), grads = descent(state.params, key)
     updates, opt_state = optimizer.update(
       grads,
       state.opt_state,
       state.params,
-      # For an optimizer that draws noise: the same key on every device.
-      key=keys.optimizer(state.key, state.step),
-      # For optimizers that evaluate other parameters, too: the same batch and the same noise.
+      key=keys.optimizer(state.key, state.step),  # for noise in the update: the same on every device
       value=loss,
       grad=grads,
       grad_fn=gradient_at,
-      value_fn=_value_fn(objective, gather, state, batch, key),
+      value_fn=loss_at,
     )
     params = optax.apply_updates(state.params, updates)
-    metrics |= {name: (norm, jnp.float32(1)) for name, norm in gradient_norms(grads).items()}
+    metrics |= {name: (norm, jnp.float32(1)) for name, norm in _gradient_norms(grads).items()}
     metrics["learning_rate"] = (jnp.asarray(schedule(state.step), jnp.float32), jnp.float32(1))
     changes = {"params": params, "model_state": model_state, "opt_state": opt_state}
     new = state.replace(step=state.step + 1, **changes)
@@ -119,54 +91,30 @@ def make_train_step(
   return train_step
 
 
-def gradient_norms(grads: Params) -> dict[str, Array]:
+def _combined(value: tuple[Array, tuple[ModelState, Metrics]], grads: Params, axis_name: str) -> Descent:
+  """The value and the gradient of the whole batch, from those of the devices' parts."""
+  loss, (model_state, metrics) = value
+  # The sum comes after grad, not inside it: only this order is right under both pmap and vmap.
+  count = metrics["loss"][1]
+  total = jax.lax.psum(count, axis_name)
+  share = count / jnp.where(total > 0, total, 1)
+
+  def weighed(x: Array) -> Array:
+    return x * share
+
+  loss, grads = jax.lax.psum(jax.tree.map(weighed, (loss, grads)), axis_name)
+
+  def mean(x: Array) -> Array:
+    # Counts and flags of a state are the same everywhere.
+    return jax.lax.pmean(x, axis_name) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+  return (loss, (jax.tree.map(mean, model_state), jax.lax.psum(metrics, axis_name))), grads
+
+
+def _gradient_norms(grads: Params) -> dict[str, Array]:
   """The norm of the gradient, and the norms of its parts: the backbone and each layer of the head."""
   norms = {"grad_norm": optax.tree.norm(grads)}
   if isinstance(grads, Mapping) and set(grads) == {"backbone", "head"}:
     parts: dict[str, Params] = {"backbone": grads["backbone"], **grads["head"]}
     norms |= {f"grad_norm_{name}": optax.tree.norm(part) for name, part in parts.items()}
   return norms
-
-
-def _value_fn(
-  objective: Objective, gather: Callable[[Params], Params], state: TrainState, batch: Batch, noise: Key
-) -> Callable[..., Array]:
-  def value_fn(params: Params, grad_fn: object = None, key: Key | None = None) -> Array:
-    del grad_fn, key  # Optax's line search passes the arguments of `update` on.
-    return objective(gather(params), state, batch, keys.again(noise))[0]
-
-  return value_fn
-
-
-def _accumulated(gradient: Gradient, parts: int) -> Gradient:
-  """Accumulates `gradient` over `parts` microbatches, weighted by the examples' weights."""
-  sums, means = optax.microbatching.AccumulationType.SUM, optax.microbatching.AccumulationType.MEAN
-
-  def whole(params: Params, state: TrainState, batch: Batch, key: Key) -> Descent:
-    number = len(batch["labels"])
-
-    def one(batch: Batch, position: Array) -> tuple[PyTree, ModelState]:
-      part_key = keys.part(key, position[0])
-      (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
-      count = metrics["loss"][1]
-      return (_scale((loss, grads), count), metrics, count), jax.tree.map(_floating, model_state)
-
-    loop = optax.microbatch(one, argnums=(0, 1), microbatch_size=number // parts, accumulator=(sums, means))
-    ((loss, grads), metrics, count), model_state = loop(batch, jnp.arange(number))
-
-    def divided(x: Array) -> Array:
-      return x / jnp.where(count > 0, count, 1)
-
-    loss, grads = jax.tree.map(divided, (loss, grads))
-    return (loss, (jax.tree.map(_restored, model_state, state.model_state), metrics)), grads
-
-  return whole
-
-
-def _floating(x: Array) -> Array:
-  # Counts and flags are the same after every part, so that their mean is exact.
-  return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
-
-
-def _restored(mean: Array, old: Array) -> Array:
-  return mean if jnp.issubdtype(old.dtype, jnp.inexact) else jnp.round(mean).astype(old.dtype)

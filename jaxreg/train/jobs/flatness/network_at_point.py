@@ -167,7 +167,7 @@ def draws_noise(program: Program, batch: Batch) -> bool:
     outputs, _ = program.apply_fn(
       params, model_state, program.examples(batch).inputs, key=apply_key, train=True
     )
-    return program.method.loss(loss_key, labels=batch["labels"], **outputs, **program.loss_options)
+    return program.method.loss(loss_key, labels=batch["labels"], **outputs)
 
   # Keys are passed even without noise; only `random_bits` shows a draw.
   traced = jax.make_jaxpr(terms)(jax.random.key(0), state.params, state.model_state, batch)
@@ -201,7 +201,7 @@ def make_networks(
   def losses_of(key: Key, outputs: Mapping[str, Array], examples: Examples) -> Array:
     """The weighted loss of each label."""
     weights = examples.label_weights
-    terms = program.method.loss(key, labels=examples.labels, **outputs, **program.loss_options)
+    terms = program.method.loss(key, labels=examples.labels, **outputs)
     return jnp.where(weights > 0, sum(terms.values(), start=jnp.zeros(())) * weights, 0)
 
   def split_with(model_state: ModelState) -> Split | None:

@@ -1,16 +1,67 @@
+# pyright: reportUnknownMemberType=false
 """Regularizers that look at the examples again, in one or more passes of the network beside the loss's pass.
 
 Each is `(key, view, *, options) -> [batch]`, or `-> scalar` if the term is not a mean over examples. Terms
 that need no labels count the examples without a label, too.
 """
 
+import dataclasses
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
-from jaxreg import augment, losses, penalties
+from jaxreg import adversarial, augment, losses, penalties
+from jaxreg.train import keys
 from jaxreg.train.lookup import Options
-from jaxreg.train.step.network_view import NetworkView
-from jaxreg.typing import Array, Key
+from jaxreg.train.step.network import Outputs
+from jaxreg.typing import Array, Key, PyTree
+
+TrainedFn = Callable[[Key, Array], Array]  # as `NetworkView.trained_fn`
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkView:
+  """Everything that a term may ask of the network, at the parameters of the step.
+
+  Attributes:
+    inputs: `[batch, ...]`, floating, in the model's units.
+    weights: `[batch]`, the weights of all examples, with a label or without.
+    log_probs: `[batch, classes]`, from the loss's pass.
+    features: `[batch, ...]`, the input of the head in the same pass.
+    noise: the key of the loss's pass; None for a model with BatchNorm, because its training mode would mix
+      the examples of the batch.
+    loss_fn: `(inputs, noise) -> [batch]`, the method's loss; `noise=None` gives the loss in evaluation mode.
+    log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
+    teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters and statistics,
+      without noise and without gradient; None if the run averages no parameters.
+    trained_fn: `(key, inputs) -> [batch, classes]`, log-probabilities of a trained run, without gradient; the
+      key is for predictions that draw. None if no run is given.
+    outputs: what the head returns in the loss's pass, by name, such as `logits` `[batch, classes]`.
+    predicts_numbers: whether the labels are numbers; the predictions in place of log-probabilities are then
+      standardised, as `Numbers` describes them.
+  """
+
+  inputs: Array
+  weights: Array
+  log_probs: Array
+  features: PyTree
+  noise: Key | None
+  loss_fn: Callable[[Array, Key | None], Array]
+  log_probs_fn: Callable[[Array, Key | None], Array]
+  teacher_fn: Callable[[Array], Array] | None
+  trained_fn: TrainedFn | None = None
+  outputs: Outputs = dataclasses.field(default_factory=dict[str, PyTree])
+  predicts_numbers: bool = False
+
+  @property
+  def same_noise(self) -> Key | None:
+    """The key of the noise in the loss's pass, cloned: its second use is intended."""
+    return None if self.noise is None else keys.again(self.noise)
+
+  def log_probs_same_noise(self, x: Array) -> Array:
+    """The log-probabilities `[batch, classes]` of the inputs `x`, with the noise of the loss's pass."""
+    return self.log_probs_fn(x, self.same_noise)
 
 
 def r_drop(key: Key, view: NetworkView) -> Array:
@@ -155,3 +206,73 @@ def jacobian_penalty(key: Key, view: NetworkView, *, num_samples: int = 1) -> Ar
   return penalties.jacobian_penalty(
     lambda _, x: view.log_probs_same_noise(x), None, view.inputs, num_samples=num_samples, key=key
   )
+
+
+def fgsm(key: Key, view: NetworkView, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
+  """The loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
+  del key
+  moved = adversarial.fgsm(lambda x: view.loss_fn(x, None), view.inputs, eps=eps, clip=_bounds(clip))
+  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
+
+
+def pgd(
+  key: Key,
+  view: NetworkView,
+  *,
+  eps: float = 0.1,
+  step_size: float = 0.025,
+  num_steps: int = 7,
+  norm: str = "linf",
+  clip: tuple[float, ...] = (),
+) -> Array:
+  """The loss at the inputs that `adversarial.pgd` finds for the network without noise."""
+  options: Options = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  moved = adversarial.pgd(key, lambda x: view.loss_fn(x, None), view.inputs, **options, clip=_bounds(clip))
+  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
+
+
+def virtual_adversarial(key: Key, view: NetworkView, *, eps: float = 1.0, num_steps: int = 1) -> Array:
+  """`adversarial.vat_loss`; all passes have the noise of the loss's pass.
+
+  Where the labels are numbers, the divergence is half the squared distance of the predictions.
+  """
+  divergence = _half_squared if view.predicts_numbers else None
+  options: Options = {"eps": eps, "num_steps": num_steps, "divergence": divergence}
+  return adversarial.vat_loss(key, view.log_probs_same_noise, view.inputs, **options)
+
+
+def _half_squared(clean: Array, moved: Array) -> Array:
+  return jnp.square(moved - clean).sum(axis=tuple(range(1, clean.ndim))) / 2
+
+
+def trades(
+  key: Key,
+  view: NetworkView,
+  *,
+  eps: float = 0.1,
+  step_size: float = 0.025,
+  num_steps: int = 10,
+  norm: str = "linf",
+  clip: tuple[float, ...] = (),
+) -> Array:
+  """`adversarial.trades_loss`; all passes have the noise of the loss's pass.
+
+  Args:
+    key: draws the start of the attack.
+    view: the batch and the network.
+    eps: radius of the ball around an input, in units of the scaled inputs.
+    step_size: length of a step of the attack.
+    num_steps: steps of the attack.
+    norm: norm of the ball: linf, l2 or l1.
+    clip: bounds of the moved inputs, or ().
+  """
+  options: Options = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  return adversarial.trades_loss(key, view.log_probs_same_noise, view.inputs, **options, clip=_bounds(clip))
+
+
+def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:
+  if not clip:
+    return None
+  if len(clip) != 2 or not clip[0] < clip[1]:
+    raise ValueError(f"clip must be () or the least and the largest input, got {clip}")
+  return clip[0], clip[1]
