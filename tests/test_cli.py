@@ -22,7 +22,7 @@ from jaxreg.train.config import describe
 from jaxreg.train.config.fields import JOBS, OPTIONS
 from jaxreg.train.config.loading import load_module
 from jaxreg.train.data import sources
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.run import workdir as workdirs
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,6 @@ import jaxreg
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.devices import processes
-from jaxreg.train.devices.mesh import check_platform
 from jaxreg.train.errors import RunError, first_line, printable, program
 from jaxreg.train.run.interrupt import Interrupted, requeue
 from jaxreg.train.user_cache import keep_compiled_programs
@@ -31,7 +30,7 @@ def main(argv: list[str]) -> int:
       print(call.text, end="")
       return 0
     processes.start(**call.processes)
-    check_platform()
+    processes.check_platform()
     if processes.is_first():  # the imports that follow take seconds
       print(printable(f"starting: {call.config.job}, in {call.workdir}"), file=sys.stderr, flush=True)
     if call.config.compilation_cache:

@@ -9,7 +9,7 @@ from scipy import stats
 
 from jaxreg import models, train
 from jaxreg.train.data import sources
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.run import manifest
 from jaxreg.train.run.metrics_file import read_records

@@ -21,7 +21,7 @@ from jaxreg.train.data.batches import Order, batch_indices
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import sealed
 from jaxreg.train.jobs.model_inputs import cropped

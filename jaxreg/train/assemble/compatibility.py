@@ -10,7 +10,7 @@ from jaxreg import models
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.step.methods import NUMBERS, Method, Predicts
