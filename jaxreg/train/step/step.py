@@ -146,7 +146,7 @@ def _accumulated(gradient: Gradient, parts: int) -> Gradient:
     number = len(batch["labels"])
 
     def one(batch: Batch, position: Array) -> tuple[PyTree, ModelState]:
-      part_key = keys.part(key, position[0])
+      part_key = keys.numbered(key, position[0])
       (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
       count = metrics["loss"][1]
       return (_scale((loss, grads), count), metrics, count), jax.tree.map(_floating, model_state)
