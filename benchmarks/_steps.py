@@ -19,8 +19,8 @@ from jaxreg import train  # noqa: E402
 from jaxreg.train.assemble.from_config import build  # noqa: E402
 from jaxreg.train.data.batches import make_source  # noqa: E402
 from jaxreg.train.data.dataset import Dataset, Split  # noqa: E402
-from jaxreg.train.devices.mesh import make_mesh  # noqa: E402
 from jaxreg.train.devices.replicas import make_replicas  # noqa: E402
+from jaxreg.train.devices.sharding import make_mesh  # noqa: E402
 
 EXAMPLES = 1024
 

@@ -29,8 +29,8 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data, make_order
 from jaxreg.train.data.batches import make_feed, make_source
 from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import make_replicas
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.run.log import Silent
 from jaxreg.train.run.recorder import Recorder
 

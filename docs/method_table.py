@@ -22,6 +22,7 @@ import reference  # noqa: E402
 
 from configs.toolbox_digits import TOOLBOX  # noqa: E402
 from jaxreg import train  # noqa: E402
+from jaxreg.train.config.choices import flatten  # noqa: E402
 from jaxreg.train.config.loading import list_files  # noqa: E402
 from jaxreg.train.registry import FIELDS, REGISTRY, SEVERAL  # noqa: E402
 
@@ -104,7 +105,7 @@ def _options() -> dict[str, list[str]]:
 def _strengths() -> dict[str, str]:
   """The options such as `dropout_rate` by the name of a noise; `*` stands for several models."""
   found: dict[str, str] = {}
-  for field in train.flatten(train.base_config()):
+  for field in flatten(train.base_config()):
     if option := re.fullmatch(r"model\.\w+\.((\w+)_(?:rate|std|alpha))", field):
       found[option[2]] = f"model.*.{option[1]}" if option[2] in found else field
   return found

@@ -21,7 +21,6 @@ import jaxreg
 # Names without a docstring of their own: types and tables.
 DATA = {
   "paths.Pattern": "How leaves are selected: a glob, a regular expression or a function of the name.",
-  "train.REGISTRY": "What a configuration can name: an `Entry` by the group of its field and its name.",
   "train.Config": "A configuration: an `ml_collections.ConfigDict` with the fields of `base_config`.",
   "typing.Array": "An array of JAX.",
   "typing.Batch": "What a loss function is given beside the parameters: any pytree.",

@@ -9,6 +9,7 @@ import warnings
 
 from jaxreg._extras import needs
 from jaxreg._host_memory import keep_freed_memory
+from jaxreg.train.errors import printable, program
 
 
 def main() -> None:
@@ -19,36 +20,29 @@ def main() -> None:
   try:
     import jax
 
-    from jaxreg.train import main as program
-    from jaxreg.train.errors import printable
+    from jaxreg.train import main as trainer
     from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
   except ModuleNotFoundError as error:
     if (error.name or "").startswith("jaxreg"):
       raise
-    sys.exit(f"{_name()}: error: {needs('the trainer', error)}")
+    sys.exit(f"{program()}: error: {needs('the trainer', error)}")
   for each in SIGNALS:
     set_handler(each, _end)
   Interrupt.again = staticmethod(_end)
   sys.excepthook = _report_uncaught
-  warnings.formatwarning = lambda message, *_, **__: f"{_name()}: warning: {printable(str(message))}\n"
-  sys.path.insert(0, str(program.CONFIGS.parent))  # configs import each other from here
-  status = program.main(sys.argv[1:])
+  warnings.formatwarning = lambda message, *_, **__: f"{program()}: warning: {printable(str(message))}\n"
+  sys.path.insert(0, str(trainer.CONFIGS.parent))  # configs import each other from here
+  status = trainer.main(sys.argv[1:])
   for each in SIGNALS:  # the result has been reported, and the rest takes a moment
     signal.signal(each, signal.SIG_IGN)
   try:
     sys.stdout.flush()
   except OSError as error:  # a full disk, or a pipe that nobody reads
-    print(f"{_name()}: error: {error}", file=sys.stderr, flush=True)
+    print(f"{program()}: error: {error}", file=sys.stderr, flush=True)
     os._exit(status or 1)
   if status and not jax.distributed.is_initialized():
     os._exit(status)  # without waiting for the threads of a failed or abandoned save
   sys.exit(status)
-
-
-def _name() -> str:
-  from jaxreg.train.errors import program
-
-  return program()
 
 
 def _mend_streams() -> None:
@@ -63,13 +57,10 @@ def _mend_streams() -> None:
 
 
 def _end(number: int, frame: object) -> None:
-  """Ends the program on a signal while nothing is trained or to be saved, or on a second Ctrl-C.
-
-  It raises no exception, because an exception inside a destructor is lost.
-  """
-  del frame
+  """Ends the program on a signal while nothing is trained or to be saved, or on a second Ctrl-C."""
+  del frame  # an exception in its place would be lost inside a destructor
   try:
-    os.write(2, f"{_name()}: interrupted; the same command continues from the last checkpoint\n".encode())
+    os.write(2, f"{program()}: interrupted; the same command continues from the last checkpoint\n".encode())
   finally:  # even if nobody reads the line
     os._exit(128 + number)
 

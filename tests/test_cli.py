@@ -19,10 +19,11 @@ from jaxreg import command, train
 from jaxreg.train import cli
 from jaxreg.train import main as program
 from jaxreg.train.config import describe
-from jaxreg.train.config.fields import JOBS, OPTIONS
+from jaxreg.train.config.choices import flatten
+from jaxreg.train.config.fields import HELPS, INTERVALS, JOBS, SCOPES
 from jaxreg.train.config.loading import load_module
 from jaxreg.train.data import sources
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.run import workdir as workdirs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,8 +58,7 @@ def calls(run, monkeypatch):
 
     return call
 
-  for name in JOBS:
-    monkeypatch.setattr(train, name, job(name))
+  monkeypatch.setattr(program, "find_job", job)
   return made
 
 
@@ -270,7 +270,7 @@ def test_missing_idx_folder(refuses, tmp_path):
 def claimed(tmp_path):
   """A work directory of the default configuration."""
   config = cli.parse(["--config", DIGITS], CONFIGS).config
-  workdirs.claim(tmp_path / "mine", train.flatten(config), sources.digits().describe(), 1600)
+  workdirs.claim(tmp_path / "mine", flatten(config), sources.digits().describe(), 1600)
   (tmp_path / "mine" / "checkpoints" / "16").mkdir(parents=True)
   return tmp_path / "mine"
 
@@ -468,7 +468,7 @@ def test_no_arguments_are_the_default_config(run, calls):
   assert run.main([]) == 0
   ((job, config, workdir),) = calls
   assert (job, workdir) == ("train", Path("runs/dropmax_digits"))
-  assert train.flatten(config) == train.flatten(cli.parse(["--config", DIGITS], CONFIGS).config)
+  assert flatten(config) == flatten(cli.parse(["--config", DIGITS], CONFIGS).config)
   assert (config.data.name, config.method.name) == ("digits", "dropmax")
 
 
@@ -480,7 +480,7 @@ def test_help_shows_what_the_job_reads(run, capsys, tmp_path, flag):
   assert run.main(["--config", SOFTMAX, flag]) == 0
   out, err = capsys.readouterr()
   assert err == ""
-  fields = train.flatten(cli.parse(["--config", SOFTMAX], CONFIGS).config)
+  fields = flatten(cli.parse(["--config", SOFTMAX], CONFIGS).config)
   for field, value in fields.items():
     shown = f"--config.{field}={value}\n" in out
     if flag == "--helpfull" or field.startswith(
@@ -519,10 +519,10 @@ def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
 
 
 def test_every_field_has_a_description_and_each_description_a_field():
-  fields = train.flatten(train.base_config())
+  fields = flatten(train.base_config())
   texts = {field: describe.describe(field) for field in fields}
   assert [field for field, text in texts.items() if not text or text.startswith("As in ")] == []
-  globs = " ".join(OPTIONS).split()
+  globs = " ".join([*HELPS, *INTERVALS, *SCOPES]).split()
   assert [glob for glob in globs if not fnmatch.filter(fields, glob)] == []
   for field, given in fields.items():
     if names := describe.names_of(describe.kind_of(field, fields)):
@@ -639,7 +639,7 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
     def job(*_, error=error):
       raise error
 
-    monkeypatch.setattr(train, "train", job)
+    monkeypatch.setattr(program, "find_job", lambda _, job=job: job)
     assert run.main([]) == status
     out, err = capsys.readouterr()
     assert out == ""

@@ -12,13 +12,15 @@ import pytest
 
 from configs.toolbox_digits import TOOLBOX
 from jaxreg import flatness, train
-from jaxreg.train import REGISTRY, cli
+from jaxreg.train import cli
 from jaxreg.train.assemble import compatibility as checks
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.values import checked_rows, compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs.row_config import row_config
+from jaxreg.train.registry import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -181,9 +183,9 @@ def test_the_full_step_can_be_built(choice):
 @pytest.mark.parametrize("choice", [choice for choice in CHOICES if "dropmax" in choice])
 def test_the_full_step_of_the_baseline_can_be_built(choice):
   config = parse(choice).copy_and_resolve_references()
-  plain = train.flatten(config)
+  plain = flatten(config)
   config.method.name = "softmax"
-  changed = {field for field, value in train.flatten(config).items() if value != plain[field]}
+  changed = {field for field, value in flatten(config).items() if value != plain[field]}
   assert changed == {"method.name"}
   train.check(config)
   trace(config, describe(config, choice))
@@ -193,7 +195,7 @@ def trace(config, data):
   """Traces the program with few blocks, unless the same program was traced before."""
   if config.model.name in SHALLOW:
     config.model[config.model.name].update(SHALLOW[config.model.name])
-  fields = {field: code(value) for field, value in train.flatten(config).items() if field.startswith(SHAPING)}
+  fields = {field: code(value) for field, value in flatten(config).items() if field.startswith(SHAPING)}
   if str(fields) not in TRACED:
     TRACED.add(str(fields))
     check_program(config, data)
@@ -277,7 +279,7 @@ def test_the_rows_of_an_analysis_can_be_built(choice):
 
 
 def test_the_baseline_differs_from_dropmax_in_the_method_only():
-  dropmax, softmax = (train.flatten(parse(f"{name}_digits.py")) for name in ("dropmax", "softmax"))
+  dropmax, softmax = (flatten(parse(f"{name}_digits.py")) for name in ("dropmax", "softmax"))
   assert {field for field in dropmax if dropmax[field] != softmax[field]} == {"method.name"}
 
 
@@ -373,7 +375,7 @@ def test_the_set_ups_of_group_softmax(name, argument):
   scale = config.method.group_softmax.predict.logit_scale
   assert scale == (1 / loss.num_groups if loss.kind == "II" else 1)
   if name == "imagenet":
-    group, softmax = (train.flatten(c) for c in (config, of_photographs("softmax_imagenet", argument)[0]))
+    group, softmax = (flatten(c) for c in (config, of_photographs("softmax_imagenet", argument)[0]))
     differ = {field for field in group if group[field] != softmax[field]}
     assert differ == {"method.name"}
 
@@ -434,5 +436,5 @@ def test_the_preprocessing_that_the_supplement_cites():
   plain, he = (of_photographs("group_softmax_imagenet", argument)[0] for argument in (None, "all-he"))
   assert (he.data.stream.sides, he.data.stream.size, he.data.stream.flip) == ((256, 480), 224, True)
   assert (he.augment.names, he.augment.lighting.std) == (("lighting",), 0.1)
-  plain, he = train.flatten(plain), train.flatten(he)
+  plain, he = flatten(plain), flatten(he)
   assert {field for field in plain if plain[field] != he[field]} == {"data.stream.sides", "augment.names"}

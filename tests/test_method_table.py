@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxreg.train import REGISTRY, base_config, cli, flatten
+from jaxreg.train import base_config, cli
+from jaxreg.train.config.choices import flatten
+from jaxreg.train.registry import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent
 

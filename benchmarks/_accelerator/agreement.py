@@ -22,7 +22,7 @@ from jaxreg import noise, train
 from jaxreg.losses._dropmax_masks import dropmax_mask
 from jaxreg.train.assemble.load_data import make_order
 from jaxreg.train.data.batches import gather, make_source
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 
 FOLDER = Path(__file__).resolve().parent.parent
 STEPS, TOLERANCE = 10, 1e-4

@@ -22,83 +22,49 @@ from typing import TYPE_CHECKING
 from jaxreg._extras import needs
 
 if TYPE_CHECKING:
-  from jaxreg.train.assemble.from_config import make_program
-  from jaxreg.train.config.checks import check
-  from jaxreg.train.config.choices import Config, add_options, base_config, flatten
-  from jaxreg.train.data.dataset import Dataset, Split
-  from jaxreg.train.errors import RunError
-  from jaxreg.train.jobs.check_data import check_data
-  from jaxreg.train.jobs.compare import compare
-  from jaxreg.train.jobs.evaluate import evaluate
-  from jaxreg.train.jobs.flatness.job import flatness
-  from jaxreg.train.jobs.load_model import load
-  from jaxreg.train.jobs.report import report
-  from jaxreg.train.jobs.summary import summary
-  from jaxreg.train.jobs.train import train
-  from jaxreg.train.jobs.translate import translate
-  from jaxreg.train.lookup import Entry
-  from jaxreg.train.registry import REGISTRY
-  from jaxreg.train.run.interrupt import Interrupted
-  from jaxreg.train.step.adapted import Backbone
-  from jaxreg.train.step.methods import Method
-  from jaxreg.train.step.program import Program
-  from jaxreg.train.step.state import TrainState
+  from jaxreg.train.assemble.from_config import make_program as make_program
+  from jaxreg.train.config.checks import check as check
+  from jaxreg.train.config.choices import Config as Config
+  from jaxreg.train.config.choices import add_options as add_options
+  from jaxreg.train.config.choices import base_config as base_config
+  from jaxreg.train.data.dataset import Dataset as Dataset
+  from jaxreg.train.data.dataset import Split as Split
+  from jaxreg.train.errors import RunError as RunError
+  from jaxreg.train.jobs.compare import compare as compare
+  from jaxreg.train.jobs.evaluate import evaluate as evaluate
+  from jaxreg.train.jobs.flatness.job import flatness as flatness
+  from jaxreg.train.jobs.load_model import load as load
+  from jaxreg.train.jobs.report import report as report
+  from jaxreg.train.jobs.train import train as train
+  from jaxreg.train.jobs.translate import translate as translate
+  from jaxreg.train.run.interrupt import Interrupted as Interrupted
+  from jaxreg.train.step.adapted import Backbone as Backbone
+  from jaxreg.train.step.methods import Method as Method
+  from jaxreg.train.step.program import Program as Program
 
 # Where each public name is: it is imported on first use, because help and mistakes need no program.
 _PLACES = {
   "Backbone": "step.adapted",
   "Config": "config.choices",
   "Dataset": "data.dataset",
-  "Entry": "lookup",
   "Interrupted": "run.interrupt",
   "Method": "step.methods",
   "Program": "step.program",
-  "REGISTRY": "registry",
   "RunError": "errors",
   "Split": "data.dataset",
-  "TrainState": "step.state",
   "add_options": "config.choices",
   "base_config": "config.choices",
   "check": "config.checks",
-  "check_data": "jobs.check_data",
   "compare": "jobs.compare",
   "evaluate": "jobs.evaluate",
   "flatness": "jobs.flatness.job",
-  "flatten": "config.choices",
   "load": "jobs.load_model",
   "make_program": "assemble.from_config",
   "report": "jobs.report",
-  "summary": "jobs.summary",
   "train": "jobs.train",
   "translate": "jobs.translate",
 }
-__all__ = [
-  "REGISTRY",
-  "Backbone",
-  "Config",
-  "Dataset",
-  "Entry",
-  "Interrupted",
-  "Method",
-  "Program",
-  "RunError",
-  "Split",
-  "TrainState",
-  "add_options",
-  "base_config",
-  "check",
-  "check_data",
-  "compare",
-  "evaluate",
-  "flatness",
-  "flatten",
-  "load",
-  "make_program",
-  "report",
-  "summary",
-  "train",
-  "translate",
-]
+__all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

@@ -66,15 +66,12 @@ HELP = ("--help", "-h", "--helpfull", "-help")
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """The request of a command line; for `--help` and `--list`, the program only prints `text`.
-
-  `processes` has the arguments of `processes.start`.
-  """
+  """The request of a command line; for `--help` and `--list`, the program only prints `text`."""
 
   config: Config | None = None
   workdir: Path = Path()
   text: str = ""
-  processes: Options = dataclasses.field(default_factory=dict)
+  processes: Options = dataclasses.field(default_factory=dict)  # the arguments of `processes.start`
 
 
 def parse(argv: list[str], configs: Path) -> Call:
@@ -107,7 +104,9 @@ def parse(argv: list[str], configs: Path) -> Call:
   try:
     left = values(["run.py", *rest])[1:]
   except flags.Error as error:
-    raise RunError(" ".join(str(error).split()) + _flag_meant(error, config)) from error
+    name = error.flagname if isinstance(error, flags.UnrecognizedFlagError) else ""
+    hint = f"; did you mean --config.{name}?" if name in flatten(config) else ""
+    raise RunError(" ".join(str(error).split()) + hint) from error
   if left:
     near = difflib.get_close_matches(left[0], ["check-data", *JOBS, "list", "help"], 1)
     hint = f"; did you mean {near[0]}, as the first word?" if near else "; flags begin with --"
@@ -126,14 +125,8 @@ def parse(argv: list[str], configs: Path) -> Call:
     config = restore_config(config, workdir, overrides)
   check(config)
   check_read(overrides, config)
-  several = {
-    "coordinator": values.coordinator,
-    "num_processes": values.num_processes,
-    "process_id": values.process_id,
-    "detect": values.distributed,
-    "peer_timeout": values.peer_timeout,
-    "start_timeout": values.start_timeout,
-  }
+  several = values.flag_values_dict()
+  del several["workdir"]
   return Call(config, workdir, processes=several)
 
 
@@ -169,9 +162,3 @@ def _report_fields(arguments: list[str]) -> list[str]:
       raise RunError("--against: needs the folder of a run, as in --against runs/dropmax_digits")
     against += given
   return others + ([f"--config.report.against={tuple(against)!r}"] if against else [])
-
-
-def _flag_meant(error: Exception, config: Config) -> str:
-  """A hint for a flag that is a field without its `config.`."""
-  name = error.flagname if isinstance(error, flags.UnrecognizedFlagError) else ""
-  return f"; did you mean --config.{name}?" if name in flatten(config) else ""

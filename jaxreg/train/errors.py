@@ -12,14 +12,10 @@ class RunError(Exception):
 
 
 class ArgumentError(RunError):
-  """A wrong argument of a function that sees no configuration.
+  """`(argument, problem)`: a wrong argument, or "", of a function that sees no configuration.
 
   Whoever takes the argument from a field puts the field in front: see `of_section`.
   """
-
-  def __init__(self, argument: str, problem: str):
-    """`argument` is the name, or "" if no single argument is at fault."""
-    super().__init__(argument, problem)
 
   def __str__(self) -> str:
     return ": ".join(filter(None, self.args))
@@ -56,22 +52,17 @@ def shortened(text: str, limit: int) -> str:
 
 
 def printable(text: str) -> str:
-  """The text with escapes for characters that a terminal would act on: control, and changes of direction.
-
-  Names of files, fields and classes come from other people. Ends of lines are escaped, too.
-  """
+  """The text with escapes for characters that a terminal acts on: other people choose names of files."""
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def unknown(kind: str, given: object, allowed, *, others: str = "") -> RunError:
   """An error with the given value and the allowed names; `others` ends the list of the names."""
   allowed = sorted(allowed)
-  near = difflib.get_close_matches(
-    str(given).lower(), {name.lower(): name for name in allowed}, n=1, cutoff=0.5
-  )
-  hint = next((f"; did you mean {name!r}?" for name in allowed if near and name.lower() == near[0]), "")
+  lower = {name.lower(): name for name in allowed}
+  near = difflib.get_close_matches(str(given).lower(), lower, n=1, cutoff=0.5)
+  hint = f"; did you mean {lower[near[0]]!r}?" if near else ""
   got, names = f"got {shortened(repr(given), 80)}", f"allowed are {', '.join(allowed)}{others}"
   # The suggestion comes first where the list would hide it.
-  return ArgumentError(
-    kind, f"{got}{hint} {names}" if hint and len(allowed) > MANY else f"{got}, {names}{hint}"
-  )
+  first = hint and len(allowed) > MANY
+  return ArgumentError(kind, f"{got}{hint} {names}" if first else f"{got}, {names}{hint}")

@@ -73,10 +73,7 @@ def write_figures(workdir: Path, figures: Mapping[str, Any]) -> None:
 
 
 def check_no_links(workdir: Path) -> None:
-  """Checks that no folder of `FOLDERS` in the work directory, or below one, is a link.
-
-  The work directory itself may be a link.
-  """
+  """Checks that no folder of `FOLDERS`, or below one, is a link; the work directory itself may be one."""
   for name in FOLDERS:
     top = workdir / name
     inner = (Path(place) / each for place, folders, _ in os.walk(top) for each in folders)
@@ -97,23 +94,16 @@ def sealed(table: Mapping[str, object]) -> Table:
   return {**table, SEAL: digest(table)[:DIGITS]}
 
 
-def parse_json(text: str | bytes) -> Json:
-  """The value of a JSON text."""
-  try:
-    value = json.loads(text)
-  except RecursionError:
-    raise ValueError("it is nested too deeply") from None
-  if isinstance(value, dict | list):
-    _check_depth(value, DEPTH)
-  return value
-
-
 def parse_table(text: str | bytes, *, required: bool = False) -> Table:
   """The table of a JSON text, without its checksum.
 
   A table of an earlier version may have a checksum of all 64 digits or, unless `required`, no checksum.
   """
-  table = parse_json(text)
+  try:
+    table = json.loads(text)
+  except RecursionError:
+    raise ValueError("it is nested too deeply") from None
+  _check_depth(table, DEPTH)
   if not isinstance(table, dict):
     raise ValueError("it is not a table")
   seal = table.pop(SEAL, None)
@@ -148,11 +138,11 @@ def split_variant(path: str) -> tuple[str, str, str]:
   return path[:start] + name, colon, variant
 
 
-def _check_depth(value: list[Json] | dict[str, Json], left: int) -> None:
-  if not left:
-    raise ValueError("it is nested too deeply")
-  for inner in value.values() if isinstance(value, dict) else value:
-    if isinstance(inner, dict | list):
+def _check_depth(value: Json, left: int) -> None:
+  if isinstance(value, dict | list):
+    if not left:
+      raise ValueError("it is nested too deeply")
+    for inner in value.values() if isinstance(value, dict) else value:
       _check_depth(inner, left - 1)
 
 

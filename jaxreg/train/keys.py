@@ -59,13 +59,8 @@ def device(step: Key, axis_name: str) -> Key:
   return jax.random.fold_in(step, jax.lax.axis_index(axis_name))
 
 
-def part(step: Key, number: Array) -> Key:
-  """The key of one part of a batch whose gradient is accumulated over parts."""
-  return jax.random.fold_in(step, number)
-
-
 def numbered(key: Key, number: Array | int) -> Key:
-  """The key of one of several draws in a row, such as augmentations; a draw after it changes none before."""
+  """The key of one of several draws in a row, such as augmentations, or of one part of a batch."""
   return jax.random.fold_in(key, number)
 
 

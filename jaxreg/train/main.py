@@ -1,18 +1,20 @@
 """The program: from arguments to one job; an error is reported in one line."""
 
+import importlib
 import logging
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
 import jaxreg
-from jaxreg import train
 from jaxreg.train import cli
+from jaxreg.train.config.fields import Config
 from jaxreg.train.devices import processes
-from jaxreg.train.devices.mesh import check_platform
 from jaxreg.train.errors import RunError, first_line, printable, program
+from jaxreg.train.files import Table
 from jaxreg.train.run.interrupt import Interrupted, requeue
 from jaxreg.train.user_cache import keep_compiled_programs
 
@@ -31,14 +33,16 @@ def main(argv: list[str]) -> int:
       print(call.text, end="")
       return 0
     processes.start(**call.processes)
-    check_platform()
+    processes.check_platform()
     if processes.is_first():  # the imports that follow take seconds
       print(printable(f"starting: {call.config.job}, in {call.workdir}"), file=sys.stderr, flush=True)
     if call.config.compilation_cache:
       keep_compiled_programs()
-    results = getattr(train, call.config.job)(call.config, call.workdir)
+    results = find_job(call.config.job)(call.config, call.workdir)
     if processes.is_first():
-      lines = train.summary(results, call.config, call.workdir)
+      from jaxreg.train.jobs.summary import summary
+
+      lines = summary(results, call.config, call.workdir)
       print("\n".join(map(printable, lines.split("\n"))))
     return 0
   except Interrupted as stop:
@@ -56,6 +60,12 @@ def main(argv: list[str]) -> int:
       _say(f"error: {message}")
     processes.end(1)
     return 1
+
+
+def find_job(name: str) -> Callable[[Config, Path], Table]:
+  """The function of a job."""
+  place = "flatness.job" if name == "flatness" else name
+  return getattr(importlib.import_module(f"jaxreg.train.jobs.{place}"), name)
 
 
 def _message(error: Exception) -> str | None:

@@ -21,11 +21,8 @@ def keep_compiled_programs(kind: str = "compiled") -> None:
   """Lets JAX keep compiled programs in the user's cache; a folder that the user has set stays in use.
 
   Compiled programs are native code that JAX loads and runs. So they lie in a folder that only its owner may
-  read and write, by versions and by device. Without such a folder nothing is kept. Call this after
-  `processes.start`, because it asks for the devices.
-
-  Args:
-    kind: the folder in the user's cache; the tests have one of their own.
+  read and write, by versions and by device, in the folder `kind` of the user's cache. Without such a folder
+  nothing is kept. Call this after `processes.start`, because it asks for the devices.
   """
   if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
     return

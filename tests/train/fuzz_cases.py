@@ -16,7 +16,7 @@ import runs
 import toy_text
 
 from jaxreg import train
-from jaxreg.train.config.choices import chooser
+from jaxreg.train.config.choices import chooser, flatten
 from jaxreg.train.config.describe import allowed
 from jaxreg.train.files import sealed
 from jaxreg.train.registry import REGISTRY
@@ -33,7 +33,7 @@ KINDS: dict[str, Callable[[Random, Path], Arguments]] = {}
 OF_RUNS: set[str] = set()
 
 CONFIG = str(runs.ROOT / "configs" / "softmax_digits.py")
-FIELDS = train.flatten(train.base_config())
+FIELDS = flatten(train.base_config())
 STEP = 6 * runs.STEPS_PER_EPOCH
 
 

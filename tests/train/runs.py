@@ -21,6 +21,7 @@ from jaxreg.train.assemble import run_parts as assembling
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.run_parts import make_evaluate, replicas_of
 from jaxreg.train.assemble.saved import restore_config
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.values import ENTRIES, parse_entries
 from jaxreg.train.data import batches, sources
 from jaxreg.train.devices.replicas import stacked
@@ -67,7 +68,7 @@ class Kept:
   def build(self, config, data, *, teacher=None):
     if teacher:
       return build(config, data, teacher=teacher)
-    fields = train.flatten(config).items()
+    fields = flatten(config).items()
     key = json.dumps([[x for x in fields if x[0].split(".")[0] not in UNREAD], data.table()], sort_keys=True)
     if key not in self.programs:
       self.programs[key] = build(config, data)
@@ -100,7 +101,7 @@ def make_config(fields=None, *, base=TINY):
   config = train.base_config().lock()
   for field, value in {**base, **(fields or {})}.items():
     if field in ENTRIES and isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
-      value = parse_entries(field, value, train.flatten(config))
+      value = parse_entries(field, value, flatten(config))
     config.update_from_flattened_dict({field: value})
   train.check(config)
   return config

@@ -11,6 +11,7 @@ from jaxreg import train
 from jaxreg.averaging import swag_sample
 from jaxreg.objective._view import Pass, View
 from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step import averages
 from jaxreg.train.step.batch import make_examples
@@ -213,7 +214,7 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
     for number, pair in enumerate((old, new), 1):
       kept = average.step(kept, variables(pair), number)
     state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
-    softmax = train.REGISTRY["method"]["softmax"].function
+    softmax = REGISTRY["method"]["softmax"].function
     batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
     examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
     keys = [jax.random.key(number) for number in range(3)]

@@ -9,6 +9,7 @@ import runs
 from scipy import stats
 
 from jaxreg import train
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.values import compared_rows
 from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
@@ -121,11 +122,11 @@ def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, m
 
 def test_what_one_row_sets_is_nothing_to_the_next():
   config = runs.make_config({"compare.rows": ("small: optimizer.learning_rate=0.5", "plain: epochs=3")})
-  before = train.flatten(config)
+  before = flatten(config)
   cells = [row_config(config, row.label, row.fields, seeds=2) for row in compared_rows(config)]
   assert [cell.optimizer.learning_rate for cell in cells] == [0.5, config.optimizer.learning_rate]
   assert [cell.epochs for cell in cells] == [config.epochs, 3]
-  assert train.flatten(config) == before
+  assert flatten(config) == before
 
 
 def test_rows_as_values_and_as_the_texts_of_a_flag():

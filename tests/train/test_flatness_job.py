@@ -23,6 +23,7 @@ from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint, make_networks, with_weights
+from jaxreg.train.jobs.summary import summary
 from jaxreg.train.step.batch import make_examples
 
 EXAMPLES = functools.partial(make_examples, scale=1.0)
@@ -84,7 +85,7 @@ def test_what_is_written(analysed):
   assert fits["2"]["slope"] != fits["2.001"]["slope"]
   assert rows["plain"]["profile"]["0.5"]["flatter_than"]["of"] == 2
   assert rows["plain"]["alignment"]["keep 0.8"]["points"] == 2
-  assert "rise at ±0.5" in train.summary({"rows": rows}, runs.make_config(FIELDS), workdir)
+  assert "rise at ±0.5" in summary({"rows": rows}, runs.make_config(FIELDS), workdir)
 
 
 @pytest.mark.thorough
@@ -137,7 +138,7 @@ def test_the_layers_are_the_blocks_of_the_hessian_and_are_kept(tmp_path, no_figu
     assert layer["top_eigenvalue"] == pytest.approx(np.linalg.eigvalsh(block)[-1], rel=1e-2)
     for quantity, exact in (("trace", np.trace(block)), ("frobenius_norm", np.linalg.norm(block))):
       assert abs(layer[quantity] - exact) <= 5 * layer[f"{quantity}_error"]
-  assert "Frobenius norm" in train.summary({"rows": {"run": found}}, config, tmp_path)
+  assert "Frobenius norm" in summary({"rows": {"run": found}}, config, tmp_path)
   for name in ("of_layer", "signs"):
     monkeypatch.setattr(analyses, name, None)
   assert train.flatness(config, tmp_path)["rows"]["run"] == found

@@ -121,9 +121,7 @@ def test_a_checkpoint_of_another_shape(finished_copy):
 
 @pytest.mark.thorough
 def test_many_fields_that_differ_are_not_all_listed(finished_copy, light_runs):
-  fields = {
-    field: value for field, value in train.flatten(runs.make_config()).items() if type(value) is float
-  }
+  fields = {field: value for field, value in flatten(runs.make_config()).items() if type(value) is float}
   change(finished_copy / "config.json", **{field: value + 0.125 for field, value in fields.items()})
   is_refused(lambda: train.evaluate(runs.make_config({"job": "evaluate"}), finished_copy), "more differ")
 

@@ -13,13 +13,15 @@ import runs
 from image_files import CLASSES, make_folder, noise
 from PIL import Image
 
-from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import images, readable, sources
 from jaxreg.train.data.image_folder import find_images
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.check_data import check_data
+from jaxreg.train.jobs.summary import summary
 
 
 @pytest.fixture(autouse=True)
@@ -309,7 +311,7 @@ def flags(folder, *more):
     "data.stream.size",
     "data.stream.resize",
   }
-  given = [f"--config.{field}={value}" for field, value in train.flatten(config).items() if field in fields]
+  given = [f"--config.{field}={value}" for field, value in flatten(config).items() if field in fields]
   return [*given, "--config.batch_size=8", *more]
 
 
@@ -317,18 +319,18 @@ def flags(folder, *more):
 def test_the_command_takes_the_flags_of_a_training_run(folder, tmp_path):
   plain = cli.parse(flags(folder, "--workdir", str(tmp_path / "run")), runs.ROOT / "configs")
   call = cli.parse(["check-data", *flags(folder, "--workdir", str(tmp_path / "run"))], runs.ROOT / "configs")
-  before = train.flatten(plain.config)
-  changed = {field for field, value in train.flatten(call.config).items() if value != before[field]}
+  before = flatten(plain.config)
+  changed = {field for field, value in flatten(call.config).items() if value != before[field]}
   assert changed == {"job"}
   assert call.config.job == "check_data"
 
 
 def test_good_data_are_counted_and_nothing_is_written(folder, tmp_path):
   config = config_of(folder, {"job": "check_data"})
-  results = train.check_data(config, tmp_path / "run")
+  results = check_data(config, tmp_path / "run")
   assert results["unreadable"] == 0
   assert results["sizes"] == {"train": 40, "val": 12, "test": 12}
-  assert train.summary(results, config, tmp_path / "run").splitlines() == [
+  assert summary(results, config, tmp_path / "run").splitlines() == [
     "data.image_folder: 40 train, 12 val, 12 test examples of 2 classes: cat, dog",
     "64 images read; 0 of them cannot be decoded",
   ]
@@ -341,14 +343,14 @@ def test_images_that_would_end_a_run_end_the_job(folder, tmp_path, capsys):
   with pytest.raises(
     RunError, match=r"^data: 2 of 64 images cannot be decoded, and 2 of them would end the run"
   ):
-    train.check_data(config_of(folder, {"job": "check_data"}), tmp_path / "run")
+    check_data(config_of(folder, {"job": "check_data"}), tmp_path / "run")
   said = capsys.readouterr().err.splitlines()
   for file in files:
     assert [line for line in said if f"{file} cannot be decoded" in line]
   # Those that the run does not use do not end it, nor with the option.
   few = config_of(folder, {"job": "check_data", "data.limit": 2, "data.skip_unreadable": False})
-  assert train.check_data(few, tmp_path / "run")["unreadable"] == 2
-  results = train.check_data(config_of(folder, {"job": "check_data", "data.skip_unreadable": True}), tmp_path)
+  assert check_data(few, tmp_path / "run")["unreadable"] == 2
+  results = check_data(config_of(folder, {"job": "check_data", "data.skip_unreadable": True}), tmp_path)
   assert (results["unreadable"], results["sizes"]["train"]) == (2, 39)
 
 
@@ -356,11 +358,11 @@ def test_every_check_reads_anew(folder, tmp_path):
   config = config_of(folder, {"job": "check_data"})
   file = folder / "train" / "cat" / "003.png"
   before, whole = file.stat(), file.read_bytes()
-  assert train.check_data(config, tmp_path)["unreadable"] == 0
+  assert check_data(config, tmp_path)["unreadable"] == 0
   file.write_bytes(bytes(len(whole)))
   os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # a disk that loses bits tells nobody
   with pytest.raises(RunError, match="1 of 64 images cannot be decoded"):
-    train.check_data(config, tmp_path)
+    check_data(config, tmp_path)
 
 
 @pytest.mark.thorough
@@ -378,8 +380,8 @@ def test_the_program_checks_and_exits(folder, tmp_path):
 
 def test_other_data_are_read_too(tmp_path):
   config = runs.make_config({"job": "check_data", "data.limit": 0})
-  results = train.check_data(config, tmp_path)
-  assert train.summary(results, config, tmp_path) == (
+  results = check_data(config, tmp_path)
+  assert summary(results, config, tmp_path) == (
     "data.digits: 1078 train, 359 val, 360 test examples of 10 classes"
   )
   json.dumps(results)

@@ -9,6 +9,7 @@ import runs
 import toy_text
 
 from jaxreg import train
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
 from jaxreg.train.files import FOLDERS
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
@@ -146,6 +147,6 @@ def test_a_folder_that_is_a_link_is_refused(job, inner, tmp_path, light_runs):
 def test_the_work_directory_itself_may_be_a_link(tmp_path):
   (tmp_path / "disk").mkdir()
   (tmp_path / "run").symlink_to(tmp_path / "disk")
-  fields = train.flatten(runs.make_config())
+  fields = flatten(runs.make_config())
   assert workdirs.claim(tmp_path / "run", fields, sources.digits().describe(), 3) is None
   assert (tmp_path / "disk" / "config.json").is_file()

@@ -13,6 +13,7 @@ import terminal
 from PIL import Image
 
 from jaxreg import train
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.run.log import Log, progress
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.results import save_figures
@@ -54,7 +55,7 @@ def test_what_a_run_leaves_behind(finished_copy, asked_figures):
   assert len(environment["devices"]) == 8
   config = runs.table(finished_copy / "config.json")
   assert config["model.MLP.widths"] == [8]
-  assert config == json.loads(json.dumps({"format": FORMAT, **train.flatten(runs.make_config())}))
+  assert config == json.loads(json.dumps({"format": FORMAT, **flatten(runs.make_config())}))
 
 
 @pytest.mark.thorough

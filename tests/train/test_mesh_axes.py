@@ -12,7 +12,7 @@ from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.run_parts import replicas_of
 from jaxreg.train.data import sources
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 
 EXPLICIT = {"mesh.axes": "explicit"}
 MLP = {"method.name": "softmax", "model.MLP.dropout_rate": 0.5}

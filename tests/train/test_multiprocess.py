@@ -16,6 +16,7 @@ from image_files import make_noisy_folder
 
 from jaxreg import train
 from jaxreg.train.assemble.saved import restore_config
+from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 
 pytestmark = pytest.mark.multiprocess
@@ -340,7 +341,7 @@ def test_replicas_and_evaluation(launcher, tmp_path):
     status, out, errs = finish(pair)
   assert status == [0, 0], errs
   config = restore_config(train.base_config(), tmp_path / "two", {"job": "evaluate", "evaluate.split": "val"})
-  expected = train.summary(train.evaluate(config, tmp_path / "two"), config, tmp_path / "two")
+  expected = summary(train.evaluate(config, tmp_path / "two"), config, tmp_path / "two")
   assert out == f"{expected}\n"
   assert f"val   error {100 * one['val/error']:.2f} " in out
 

@@ -11,9 +11,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jaxreg import train
 from jaxreg.losses._dropmax_masks import dropmax_log_mask
-from jaxreg.train import REGISTRY
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
+from jaxreg.train.registry import REGISTRY
 from jaxreg.train.step.methods import NUMBERS
 
 CASES = {

@@ -13,7 +13,7 @@ from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_run
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.jobs import initial_state
 from jaxreg.train.jobs import train as training
 

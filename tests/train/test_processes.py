@@ -118,7 +118,7 @@ def test_a_launcher_that_does_not_tell_where_to_meet(calls, monkeypatch, launche
   with pytest.raises(
     train.RunError, match=rf"^{start}JAX does not learn where .* give --coordinator, "
   ) as told:
-    processes.start(None, None, None, detect=detect)
+    processes.start(None, None, None, distributed=detect)
   assert str(told.value).endswith(f"--process_id{f', or unset {launcher}' if launcher else ''}")
 
 

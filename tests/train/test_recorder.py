@@ -14,6 +14,7 @@ from jaxreg.train.run.health import check_finite, largest_parts
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.recorder import Recorder
 from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.state import TrainState
 
 
 class FakeLog:
@@ -120,7 +121,7 @@ def test_check_finite():
 @pytest.mark.parametrize(("value", "expected"), [(-7.0, 7.0), (np.nan, np.nan), (-np.inf, np.inf)])
 def test_the_largest_value_of_each_part(value, expected):
   tree = {"a": jnp.array([1.0, 2.0]), "b": {"c": jnp.array([[value, 0.0]]), "count": jnp.int32(3)}}
-  state = train.TrainState(jnp.int32(1), jax.random.key(0), tree, {}, {"empty": jnp.zeros((0, 3))})
+  state = TrainState(jnp.int32(1), jax.random.key(0), tree, {}, {"empty": jnp.zeros((0, 3))})
   found = largest_parts((state, state))
   np.testing.assert_equal(found["params"], [expected, expected])
   np.testing.assert_equal(found["model_state"], [0, 0])

@@ -9,8 +9,9 @@ from scipy import stats
 
 from jaxreg import models, train
 from jaxreg.train.data import sources
-from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
+from jaxreg.train.devices.sharding import make_mesh
+from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step.metrics import averaged
@@ -91,7 +92,7 @@ def test_means_and_intervals(single, tmp_path):
   config = replicated(job="evaluate")
   evaluated = train.evaluate(config, tmp_path / "run")
   assert evaluated == {"step": 12} | {k: v for k, v in results.items() if k.startswith("test/")}
-  report = train.summary(evaluated, config, tmp_path / "run")
+  report = summary(evaluated, config, tmp_path / "run")
   error, half = 100 * results["test/error"], 100 * results["test/error_ci95"]
   assert f"error {error:.2f} ± {half:.2f}%" in report
 

@@ -12,6 +12,7 @@ import runs
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.jobs.report import _check as check
+from jaxreg.train.jobs.summary import summary
 
 FEW = ("errors", "calibration")
 MODELS = {"run": ["run"], "smooth": ["smooth-0", "smooth-1"]}
@@ -41,7 +42,7 @@ def test_a_card_has_the_numbers_of_the_evaluation(trained):
   for name in ("nll", "brier", "ece"):
     assert card["calibration"]["numbers"][name]["value"] == pytest.approx(evaluated[f"test/{name}"], rel=1e-4)
   page = str(trained / "run" / "report" / "report.html")
-  assert train.summary(results, config, trained / "run").splitlines() == ["2 sections", page]
+  assert summary(results, config, trained / "run").splitlines() == ["2 sections", page]
 
 
 @pytest.mark.thorough

@@ -11,6 +11,7 @@ import pytest
 import runs
 
 from jaxreg import train
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs import train as training
@@ -254,15 +255,15 @@ def test_a_run_at_work_keeps_its_files(tmp_path):
   workdir = tmp_path / "run"
   config, other = runs.make_config(), runs.make_config({"seed": 5})
   data = DataSpec((2,), "float32", 2, {"train": 128})
-  workdirs.claim(workdir, train.flatten(config), data, 24)
+  workdirs.claim(workdir, flatten(config), data, 24)
   before = (workdir / "config.json").read_text()
   with (
     locked(workdir),
     pytest.raises(train.RunError, match="another run is at work"),
   ):
-    workdirs.claim(workdir, train.flatten(other), data, 24)
+    workdirs.claim(workdir, flatten(other), data, 24)
   assert (workdir / "config.json").read_text() == before
-  workdirs.claim(workdir, train.flatten(other), data, 24)
+  workdirs.claim(workdir, flatten(other), data, 24)
   assert (workdir / "config.json").read_text() != before
 
 

@@ -9,6 +9,7 @@ import pytest
 import runs
 
 from jaxreg import train
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import batches
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.run import checkpoint, interrupt, intervals, manifest
@@ -149,11 +150,11 @@ def test_what_a_save_leaves_of_a_removed_folder_is_in_nobodys_way(tmp_path):
   """Orbax may go on to write after it has failed."""
   workdir, config = tmp_path / "run", runs.make_config({"epochs": 2})
   (workdir / "checkpoints" / "8.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
-  assert workdirs.claim(workdir, train.flatten(config), DATA, 8) is None
+  assert workdirs.claim(workdir, flatten(config), DATA, 8) is None
   shutil.rmtree(workdir)
   (workdir / "checkpoints" / "8").mkdir(parents=True)
   with pytest.raises(train.RunError, match="has results of another program"):
-    workdirs.claim(workdir, train.flatten(config), DATA, 8)
+    workdirs.claim(workdir, flatten(config), DATA, 8)
 
 
 def test_the_stacks_of_a_step_that_hangs(tmp_path):

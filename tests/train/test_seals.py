@@ -8,6 +8,7 @@ import runs
 from jaxreg import train
 from jaxreg.train import files
 from jaxreg.train.assemble.saved import restore_config
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
 from jaxreg.train.run import manifest, metrics_file
 from jaxreg.train.run import workdir as workdirs
@@ -84,7 +85,7 @@ def test_a_flipped_result_is_not_reported(finished_copy):
 
 
 def claim(workdir):
-  return workdirs.claim(workdir, train.flatten(runs.make_config()), workdirs.read_data(workdir), 24)
+  return workdirs.claim(workdir, flatten(runs.make_config()), workdirs.read_data(workdir), 24)
 
 
 @pytest.mark.thorough
@@ -145,15 +146,15 @@ def test_rows_and_rules_are_the_same_values_after_a_work_directory(tmp_path):
   fields = {"optimizer.mahalanobis.metric": (("*bias", 4.0), ("*", 2.0)), "compare.rows": rows}
   config = runs.make_config({"optimizer.name": "mahalanobis", **fields})
   data = sources.digits().describe()
-  workdirs.claim(tmp_path / "run", train.flatten(config), data, 24)
-  assert workdirs.check_same(tmp_path / "run", train.flatten(config), data) == {}
+  workdirs.claim(tmp_path / "run", flatten(config), data, 24)
+  assert workdirs.check_same(tmp_path / "run", flatten(config), data) == {}
   restored = restore_config(train.base_config(), tmp_path / "run")
   assert restored.optimizer.mahalanobis.metric == fields["optimizer.mahalanobis.metric"]
   assert workdirs.read_config(tmp_path / "run")["compare.rows"] == json.loads(json.dumps(rows))
 
 
 def test_a_field_that_is_gone_is_refused_only_if_it_was_read(monkeypatch):
-  saved = {**train.flatten(runs.make_config()), "seed": 5, "model.LeNet.gone": 1}
+  saved = {**flatten(runs.make_config()), "seed": 5, "model.LeNet.gone": 1}
   monkeypatch.setattr("jaxreg.train.run.workdir.read_config", lambda _: saved)
   assert restore_config(train.base_config(), "there").seed == 5
   saved["model.MLP.gone"] = 1

@@ -16,12 +16,13 @@ from PIL import Image
 
 from jaxreg import train
 from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import batches, images, sources
 from jaxreg.train.data.batches import Order, batch_indices
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import sealed
 from jaxreg.train.jobs.model_inputs import cropped
@@ -608,9 +609,7 @@ def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):
 
   one, other = (config_of(folder, {"data.stream.workers": number}) for number in (0, 3))
   description = load_data(one).describe()
-  workdirs.claim(tmp_path / "run", train.flatten(one), description, 10)
-  assert workdirs.check_same(tmp_path / "run", train.flatten(other), description) == {}
+  workdirs.claim(tmp_path / "run", flatten(one), description, 10)
+  assert workdirs.check_same(tmp_path / "run", flatten(other), description) == {}
   with pytest.raises(RunError, match=r"data\.stream\.size was 6, is 7"):
-    workdirs.check_same(
-      tmp_path / "run", train.flatten(config_of(folder, {"data.stream.size": 7})), description
-    )
+    workdirs.check_same(tmp_path / "run", flatten(config_of(folder, {"data.stream.size": 7})), description)

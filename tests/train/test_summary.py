@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import runs
 
-from jaxreg import train
 from jaxreg.train.jobs.compare import markdown
+from jaxreg.train.jobs.summary import summary
 from jaxreg.train.step.metrics import shown
 
 
@@ -28,7 +28,7 @@ def test_lines_of_a_training(replicas, ensemble, said):
     "test/nll": 0.05123,
     "test/ece": 0.004,
   }
-  lines = train.summary(results, config, Path("run")).splitlines()
+  lines = summary(results, config, Path("run")).splitlines()
   assert lines[0] == f"{config.method.name}, checkpoint of step 24{said}"
   assert lines[1] == "test  error 1.67 ± 0.20%   NLL 0.0512   ECE 0.40%"
 

@@ -8,6 +8,7 @@ import runs
 import terminal
 
 from jaxreg import train
+from jaxreg.train.jobs.summary import summary
 
 SHORT = {"method.name": "softmax", "epochs": 12, "eval_every": 1}
 ROWS = tuple(f"row {width}: model.MLP.widths=({width},)" for width in (4, 6, 8))
@@ -43,7 +44,7 @@ def test_a_job_leaves_less_than_a_screen(name, tmp_path, light_runs, monkeypatch
   config, workdir = runs.make_config({**SHORT, **fields}), Path("run")
   with terminal.Terminal() as shown, monkeypatch.context() as patch:
     patch.setattr("sys.stderr", shown.file)
-    print(train.summary(job(config, workdir), config, workdir), file=shown.file)
+    print(summary(job(config, workdir), config, workdir), file=shown.file)
   assert 5 < len(shown.lines) < 24
   named = {line for line in shown.lines if line.endswith(".png")}
   assert named == {str(file.relative_to(tmp_path)) for file in (tmp_path / "run").glob("figures/*.png")}

@@ -13,6 +13,7 @@ import runs
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build, sweep
 from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.jobs import together
 from jaxreg.train.registry import FIELDS as CHOICES
@@ -243,7 +244,7 @@ def test_pretrained_parts_and_teachers_are_those_of_runs_apart(finished_run, tmp
 @pytest.mark.parametrize("group", [group for group in REGISTRY if f"{group}.".startswith(together.SECTIONS)])
 def test_numbers_of_the_trainer_are_traced_or_fixed_for_a_reason(group):
   """One program serves all values of an option, unless it is among `FIXED`: a walk over the registry."""
-  base, walked = train.flatten(train.base_config()), 0
+  base, walked = flatten(train.base_config()), 0
   for name in REGISTRY[group]:
     fields = [
       field

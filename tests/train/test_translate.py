@@ -16,6 +16,7 @@ from jaxreg.train import cli
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.data import text
+from jaxreg.train.jobs.summary import summary
 from jaxreg.train.jobs.translate import make_decode
 
 pytestmark = pytest.mark.thorough
@@ -86,7 +87,7 @@ def test_the_files(text_folder, workdir, translated):
     assert results[f"{name}/bleu"] == saved[f"{name}/bleu"] == pytest.approx(expected)
     assert saved["replicas"][name] == [results[f"{name}/bleu"]]
   assert len(set(found["greedy"])) > 1
-  assert "greedy BLEU" in train.summary(results, config, workdir)
+  assert "greedy BLEU" in summary(results, config, workdir)
 
 
 def test_greedy_is_the_argmax_of_the_whole_model(text_folder, workdir):

@@ -11,7 +11,7 @@ from jaxreg.models._method_heads import AttentionHead
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.step.methods import NUMBERS, Method

@@ -8,9 +8,8 @@ from jaxreg.train.assemble.load_data import is_resident, make_order
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
-from jaxreg.train.devices.sharding import make_layout
+from jaxreg.train.devices.sharding import make_layout, make_mesh
 from jaxreg.train.run.health import CollapseGuard
 from jaxreg.train.run.interrupt import Interrupt
 from jaxreg.train.run.intervals import Intervals

@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from jaxreg.train.config.choices import base_config, check_choices, flatten
 from jaxreg.train.config.describe import fits, in_words, kind_of, names_of
@@ -39,8 +39,7 @@ def check_types(fields: Flat) -> None:
   for field, default in known.items():
     value, kind = fields.get(field, default), kind_of(field, known)
     if not fits(value, kind):
-      got = tuple(value) if isinstance(value, list) else value
-      raise RunError(f"{field}: must be {in_words(kind)}, got {shortened(repr(got), 80)}")
+      raise RunError(f"{field}: must be {in_words(kind)}, got {_shown(value, repr)}")
 
 
 def _check_allowed(field: str, value: object, names: tuple[str, ...]) -> None:
@@ -54,8 +53,11 @@ def _check_allowed(field: str, value: object, names: tuple[str, ...]) -> None:
     raise RunError(f"{field}: each must be named once, got {tuple(values)}")
   interval = row_of(field).allowed or "(-inf, inf)"
   if not all(_lies_in(interval, number) for number in numbers):
-    got = tuple(value) if isinstance(value, list) else value
-    raise RunError(f"{field}: must be {_in_words(interval)}, got {shortened(str(got), 80)}")
+    raise RunError(f"{field}: must be {_in_words(interval)}, got {_shown(value, str)}")
+
+
+def _shown(value: object, text: Callable[[object], str]) -> str:
+  return shortened(text(tuple(value) if isinstance(value, list) else value), 80)
 
 
 def _lies_in(interval: str, value: float) -> bool:
@@ -77,7 +79,8 @@ def _in_words(interval: str) -> str:
 def _conflicts(config: Config) -> Iterator[str]:
   """What is wrong with fields together, if each is valid alone."""
   augment, stream, model, mlp = config.augment, config.data.stream, config.model, config.model.MLP
-  evaluate, factors = config.evaluate, config.flatness.variance_flatness.factors
+  evaluate, mesh, pretrained = config.evaluate, config.mesh, config.pretrained
+  factors = config.flatness.variance_flatness.factors
   if len(augment.mean) != len(augment.std):
     yield f"augment.mean, augment.std: must have a number per channel, got {augment.mean} and {augment.std}"
   if stream.resize < stream.size:
@@ -93,9 +96,7 @@ def _conflicts(config: Config) -> Iterator[str]:
   if config.average.name == "early_stopping" and config.ensemble > 1:
     yield f"average.name: early_stopping is for single runs; give ensemble=1, got {config.ensemble}"
   if config.job != "compare" and config.replicas % config.ensemble:
-    yield (
-      f"ensemble: must divide replicas, which are all members, got {config.ensemble} and {config.replicas}"
-    )
+    yield f"ensemble: must divide replicas={config.replicas}, got {config.ensemble}"
   if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
     yield (
       "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
@@ -104,38 +105,32 @@ def _conflicts(config: Config) -> Iterator[str]:
   # Larger seeds repeat the keys of smaller ones in JAX.
   if not 0 <= config.seed <= 2**32 - config.replicas:
     yield f"seed: must be at least 0, and below 2**32 for every replica, got {config.seed}"
-  axes = {axis for rule in config.mesh.shard for axis in parse(rule).axes}
-  if config.mesh.model > 1 and "model" not in axes:
-    yield (
-      "mesh.model: nothing is split over the model axis; give 1, or name it in mesh.shard, as 'head' does, "
-      f"got {config.mesh.model}"
-    )
+  axes = {axis for rule in mesh.shard for axis in parse(rule).axes}
+  if mesh.model > 1 and "model" not in axes:
+    got = mesh.model
+    yield f"mesh.model: nothing is split over the model axis; give 1, or name it in mesh.shard, got {got}"
   if axes and (config.parallel == "pmap" or config.replicas_by == "vmap"):
     yield (
       "mesh.shard: a state that is split needs parallel=jit and replicas_by=auto or loop, "
       f"got {config.parallel} and {config.replicas_by}"
     )
-  if config.mesh.axes == "explicit":
-    if config.parallel == "pmap" or config.accumulate > 1:
-      got = f"{config.parallel} and {config.accumulate}"
-      yield f"mesh.axes: explicit needs parallel=jit and accumulate=1, got {got}"
-    if config.job == "translate":
-      yield "mesh.axes: must be auto with job=translate, got explicit"
+  if mesh.axes == "explicit" and (config.parallel == "pmap" or config.accumulate > 1):
+    got = f"{config.parallel} and {config.accumulate}"
+    yield f"mesh.axes: explicit needs parallel=jit and accumulate=1, got {got}"
+  if mesh.axes == "explicit" and config.job == "translate":
+    yield "mesh.axes: must be auto with job=translate, got explicit"
 
+  if pretrained.workdir and pretrained.file:
+    yield f"pretrained.file: must be empty with pretrained.workdir, got {pretrained.file!r}"
   if model.unbalance and model.name != "MLP":
     yield f"model.unbalance: must be 0 with model.name={model.name}, it is for an MLP"
-  if config.pretrained.workdir and config.pretrained.file:
-    yield f"pretrained.file: must be empty with pretrained.workdir, got {config.pretrained.file!r}"
-  if model.unbalance and (not mlp.widths or config.pretrained.workdir or config.method.name in COSINES):
+  if model.unbalance and not (mlp.widths and _is_plain(model)):
     yield (
-      "model.unbalance: must be 0 without hidden layers, with pretrained.workdir and with "
-      f"method.name={' or '.join(COSINES)}, got {model.unbalance}"
+      "model.unbalance: must be 0 except with hidden layers, activation=relu and layer=dense, where the "
+      f"function stays the same, got {mlp.widths}, {mlp.activation} and {mlp.layer}"
     )
-  if model.unbalance and not _is_plain(model):
-    yield (
-      "model.unbalance: must be 0 except with model.MLP.activation=relu and layer=dense, where the function "
-      f"stays the same, got {mlp.activation} and {mlp.layer}"
-    )
+  if model.unbalance and (pretrained.workdir or config.method.name in COSINES):
+    yield f"model.unbalance: must be 0 with pretrained.workdir, cosface and arcface, got {model.unbalance}"
   if "kl_sparsity" in config.regularizers.names and not (model.name == "MLP" and _is_sigmoid(model)):
     yield (
       "regularizers.names: kl_sparsity is for activations between 0 and 1; give model.name=MLP, with hidden "
@@ -158,26 +153,20 @@ def _conflicts(config: Config) -> Iterator[str]:
   if evaluate.mirror and "laplace" in evaluate.measures:
     yield "evaluate.mirror: must be False with the measure laplace, which needs a linear layer, got True"
   if config.average.name == "swag" and evaluate.mc_samples:
-    yield (
-      "evaluate.mc_samples: swag draws parameters, and its predictions have no other noise; give 0, or "
-      f"another average.name, got {evaluate.mc_samples}"
-    )
+    got = evaluate.mc_samples
+    yield f"evaluate.mc_samples: swag draws parameters, and has no other noise; give 0, got {got}"
 
 
 def _optimizer_conflicts(config: Config) -> Iterator[str]:
-  """What is wrong with the optimizer together with other fields."""
+  """What is wrong with the optimizer together with other fields, if each is valid alone."""
   chosen, model = config.optimizer, config.model
   name, decay, schedule = optimizer.step_name(chosen), chosen.weight_decay.rate, chosen.schedule
   if schedule.step.relative and max(schedule.step.boundaries, default=0) >= 1:
-    yield (
-      "optimizer.schedule.step.boundaries: must be fractions of the run, at least 0 and below 1, "
-      f"got {schedule.step.boundaries}"
-    )
+    got = schedule.step.boundaries
+    yield f"optimizer.schedule.step.boundaries: must be fractions of the run, in [0, 1), got {got}"
   if schedule.name == "noam" and schedule.warmup_epochs:
-    yield (
-      "optimizer.schedule.warmup_epochs: noam warms up over optimizer.schedule.noam.warmup_steps; give 0, "
-      f"got {schedule.warmup_epochs}"
-    )
+    got = schedule.warmup_epochs
+    yield f"optimizer.schedule.warmup_epochs: noam warms up over its own warmup_steps; give 0, got {got}"
   if name in optimizer.NUMBERS and (schedule.name != "constant" or schedule.warmup_epochs):
     yield (
       f"optimizer.schedule: {name} takes one number and finds its own rates; give name=constant and "
@@ -203,10 +192,7 @@ def _optimizer_conflicts(config: Config) -> Iterator[str]:
     )
   of_paths = model.name != "RNN" and (model.name != "MLP" or _is_plain(model))
   if name == "path_sgd" and not of_paths:
-    yield (
-      "optimizer.name: path_sgd is for networks of ReLU and plain layers, without recurrence, not "
-      f"model.name={model.name} as it is set"
-    )
+    yield f"optimizer.name: path_sgd is for networks of ReLU and plain layers, not this {model.name}"
   if chosen.name == "gradient_noise" and name in ("noisy_sgd", "sgld"):
     yield f"optimizer.gradient_noise.inner: {name} draws the same noise itself; give another"
   whole = config.parallel != "pmap" and config.accumulate == 1 and chosen.name == name

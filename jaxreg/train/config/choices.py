@@ -6,11 +6,11 @@ its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults come f
 
 import copy
 import functools
-import itertools
 import re
 from collections.abc import Iterator
 from typing import cast
 
+import jax
 from ml_collections import ConfigDict, config_dict
 
 from jaxreg.train import registry
@@ -45,11 +45,6 @@ def _group(fields: Flat) -> ConfigDict:
     value = _group(value) if isinstance(value, dict) else value
     group[name] = config_dict.placeholder(float) if value is None else value
   return group
-
-
-def default_config(flat: Flat) -> Config:
-  """`base_config()` with the options of the choices in a flat configuration."""
-  return add_options(base_config(), flat)
 
 
 def flatten(config: ConfigDict | Flat, prefix: str = "") -> Fields:
@@ -95,13 +90,7 @@ def is_choice(field: str) -> bool:
 
 
 def chosen(config: Config, group: str, name: str | None = None) -> Chosen:
-  """The entry that a group of the configuration names, with its options.
-
-  Args:
-    config: a configuration.
-    group: a key of `REGISTRY`.
-    name: one of several names, or a wrapper's `inner`; by default the group's own `name`.
-  """
+  """The entry that a group of the configuration names, or one `name` of several, with its options."""
   part = _part(config, group)
   which: str = part.name if name is None else name
   return registry.choose(group, which, part[short(which)].to_dict())
@@ -121,11 +110,8 @@ def add_options(config: Config, flat: Flat | None = None) -> Config:
     add_options(config).method.POLY.loss.epsilon = 2.0
 
   Args:
-    config: the configuration, which is changed.
+    config: the configuration, which is changed and returned.
     flat: the fields that choose, by their full names; by default the fields of `config` itself.
-
-  Returns:
-    `config`.
 
   Raises:
     RunError: if a name is wrong, or the place of its options is taken.
@@ -145,9 +131,7 @@ def add_options(config: Config, flat: Flat | None = None) -> Config:
       if place not in part:
         part[place] = wanted
       if flatten(part[place]).keys() != flatten(wanted).keys():
-        raise RunError(
-          f"{field}: {group}.{place} holds the options of something other than {name}; rename it"
-        )
+        raise RunError(f"{field}: {group}.{place} holds other options than those of {name}; rename it")
   return config
 
 
@@ -157,9 +141,7 @@ def check_choices(config: Config) -> None:
   for field, group, name in named_in(flatten(config)):
     _find(field, group, name)
     if short(name) not in _part(config, group):
-      raise RunError(
-        f"{field}: {name} has no options yet; call jaxreg.train.add_options(config) after naming it"
-      )
+      raise RunError(f"{field}: {name} has no options yet; call jaxreg.train.add_options(config) after it")
     other = owners.setdefault((group, short(name)), name)
     if other != name:
       raise RunError(f"{field}: {other} and {name} would share {group}.{short(name)}; rename one of them")
@@ -173,25 +155,15 @@ def check_imports(flat: Flat) -> None:
 
 
 def named_in(flat: Flat) -> Iterator[tuple[str, str, str]]:
-  """The field, the group and the name of every choice in a flat configuration.
-
-  Rows give only their names of the form `module:NAME`. Values of wrong types are left out.
-  """
+  """The field, group and name of every choice in a flat configuration; of rows, only names `module:NAME`."""
   for field, value in flat.items():
     if field in CHOICES or _is_inner(field):
-      yield from ((field, CHOICES.get(field, "optimizer"), name) for name in _texts(value))
+      names = (name for name in jax.tree.leaves(value) if isinstance(name, str))
+      yield from ((field, CHOICES.get(field, "optimizer"), name) for name in names)
     elif field in ROWS and isinstance(value, dict):
       for key, of_row in value.items():
         found = named_in(of_row if isinstance(of_row, dict) else {key: of_row})
         yield from ((field, group, name) for _, group, name in found if is_yours(name))
-
-
-def _texts(value: object) -> Iterator[str]:
-  """The texts in a value: itself, or those in a tuple of any depth."""
-  if isinstance(value, str):
-    yield value
-  elif isinstance(value, list | tuple):
-    yield from itertools.chain.from_iterable(map(_texts, value))
 
 
 def _is_inner(field: str) -> bool:

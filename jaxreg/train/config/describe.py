@@ -118,10 +118,8 @@ def _functions(field: str, flat: Flat) -> list[tuple[Callable[..., object], str]
     return [(function, field.rpartition(".")[2])] if function else []
   group, choice, name = found
   places = {"method": (losses,), "regularizers": (penalties, adversarial, losses), "average": (averaging,)}
-  functions = [
-    *_entries(group, choice, flat),
-    *(getattr(place, choice, None) for place in places.get(group, ())),
-  ]
+  ours = (getattr(place, choice, None) for place in places.get(group, ()))
+  functions = [*_entries(group, choice, flat), *ours]
   part, dot, name = name.rpartition(".")
   functions = [getattr(function, part, function) for function in functions] if dot else functions
   return [(getattr(function, "func", function), name) for function in functions if callable(function)]

@@ -3,7 +3,7 @@
 import fnmatch
 import functools
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self
 
 from ml_collections import ConfigDict
@@ -23,7 +23,13 @@ Job = Literal["train", "evaluate", "compare", "flatness", "translate", "report",
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 Checkpoints = Literal["latest", "best"]
+Split = Literal["train", "val", "test"]
 Mask = Literal["kernels_only", "no_branches", "everything"]
+Fitted = Literal["temperature", "conformal", "aps", "conformal_risk", "thresholds", "laplace"]
+Measure = Literal["mce", "adaptive_ece", "classwise_ece", "ranking", "f1", Fitted]
+Checks = Literal["errors", "residuals", "calibration", "selective", "conformal"]
+Section = Literal[Checks, "ood", "corruptions", "adversarial", "flatness", "noise"]
+Analysis = Literal["profile", "variance_flatness", "projected_variance", "alignment", "layerwise"]
 Rows = dict[str, Fields]  # {label: {field: value}}
 
 JOBS: tuple[str, ...] = typing.get_args(Job)
@@ -32,26 +38,19 @@ JOBS: tuple[str, ...] = typing.get_args(Job)
 class Field(NamedTuple):
   """A row of the table.
 
-  Attributes:
-    default: the value.
-    help: the meaning, where no docstring of a function has it.
-    allowed: the interval of the numbers, as "[0, inf)".
-    read_when: whether a run with a flat configuration reads the field: a function, or the name of a field,
-      itself always read, that has to be given.
-    scope: who may give another value in the same work directory. Without a scope, nobody. `call`: everybody,
-      because it says what one call asks. `prediction` and `place`: an evaluation. `length`: a training, which
-      continues with the new value.
-    kind: the type of the value; a `Literal` has the names that it may be.
-    function: the function whose parameter the field is, with its default and its meaning.
+  The scope says who may give another value in the same work directory; without a scope, nobody. `call`:
+  everybody, because it says what one call asks. `prediction` and `place`: an evaluation. `length`: a
+  training, which continues with the new value.
   """
 
   default: object = OPTION
-  help: str = ""
-  allowed: str | None = None
+  help: str = ""  # where no docstring of a function has the meaning
+  allowed: str | None = None  # the interval of the numbers, as "[0, inf)"
+  # Whether a flat configuration reads it: a function, or the field, itself always read, that has to be given.
   read_when: Reads | str | None = None
   scope: Literal["call", "prediction", "place", "length"] | None = None
-  kind: object = None
-  function: Callable[..., object] | None = None
+  kind: object = None  # the type; a `Literal` has the names that it may be
+  function: Callable[..., object] | None = None  # whose parameter it is, with its default and its meaning
 
 
 def field(*row, **named) -> Any:
@@ -99,17 +98,15 @@ def by_job(*jobs: str) -> Reads:
   return lambda flat: flat["job"] in jobs
 
 
+evaluates = by_job("evaluate", "translate", "report")
+
+
 def analysis(name: str) -> Reads:
   return lambda flat: flat["job"] == "flatness" and name in flat["flatness.analyses"]
 
 
-def evaluates(flat: Flat) -> bool:
-  return flat["job"] in ("evaluate", "translate", "report")
-
-
 def measured(flat: Flat) -> bool:
-  evaluates = flat["job"] in ("evaluate", "translate") and bool(flat["evaluate.measures"])
-  return evaluates or flat["job"] == "report"
+  return flat["job"] == "report" or (evaluates(flat) and bool(flat["evaluate.measures"]))
 
 
 def by_laplace(flat: Flat) -> bool:
@@ -123,22 +120,15 @@ def reads_streams(flat: Flat) -> bool:
 
 
 class Mesh(Group, scope="call"):
-  model: int = field(
-    1, "Devices on the axis `model`; batches are split over the other axis, `data`.", "[1, inf)"
-  )
+  model: int = field(1, "Devices on the axis `model`; the other axis, `data`, splits batches.", "[1, inf)")
   shard: tuple[str | tuple[str | float, ...], ...] = field(
     (),
-    "How parameters are split: head (classes over `model`), fsdp (largest dimension over `data`), or "
-    "(glob, dimension, axis), as a flag 'head/*: -1=model' or '*: largest=data+model'. The first rule "
-    "that matches a parameter counts.",
+    "How parameters are split, by the first rule that fits: head (classes over `model`), fsdp (the largest "
+    "dimension over `data`), (glob, dimension, axis), or as a flag 'head/*: -1=model', '*: largest=data'.",
   )
-  min_size: int = field(
-    16384, "Rules with the dimension `largest` leave smaller parameters whole.", "[0, inf)", "mesh.shard"
-  )
+  min_size: int = field(16384, "`largest` leaves smaller parameters whole.", "[0, inf)", "mesh.shard")
   axes: Literal["auto", "explicit"] = field(
-    "auto",
-    "Kind of the mesh's axes: auto, JAX chooses how arrays are split; explicit, their types say it, which "
-    "linen.Dropout and linen.Embed in a model of your own refuse.",
+    "auto", "auto: JAX chooses how arrays are split; explicit: types say it, which some Linen layers refuse."
   )
 
 
@@ -152,16 +142,14 @@ class LogFields(Group, scope="call"):
 
 class Watch(Group, scope="call"):
   steps: int = field(
-    500,
-    "Warn after this many steps in a row without learning, and when the validation loss explodes; 0: never.",
-    "[0, inf)",
+    500, "Warn after this many steps without learning, or if the loss explodes; 0: never.", "[0, inf)"
   )
 
 
-class Subset(Group):
-  num_classes: int = field(0, "Classes to keep, drawn by the seed; 0: all.", "[0, inf)")
-  per_class: int = field(0, "Training examples of each class to keep, drawn by the seed; 0: all.", "[0, inf)")
-  seed: int = field(0, "Seed of the subset.", "[0, inf)")
+class Subset(Group, allowed="[0, inf)"):
+  num_classes: int = field(0, "Classes to keep, drawn by the seed; 0: all.")
+  per_class: int = field(0, "Training examples of each class to keep, drawn by the seed; 0: all.")
+  seed: int = field(0, "Seed of the subset.")
 
 
 class FlippedLabels(Group, read_when="data.flipped_labels.rate"):
@@ -170,9 +158,7 @@ class FlippedLabels(Group, read_when="data.flipped_labels.rate"):
 
 
 class Unlabelled(Group):
-  batch_size: int = field(
-    0, "Examples outside the subset that join each batch, without their labels.", "[0, inf)"
-  )
+  batch_size: int = field(0, "Examples outside the subset that join each batch, unlabelled.", "[0, inf)")
 
 
 class Stream(Group, function=Decoding, read_when=reads_streams):
@@ -191,18 +177,13 @@ class Data(Choice):
   resident_gib: float = field(4.0, "Data sets larger than this, in GiB, stay on the host.", "[0, inf)")
   skip_unreadable: bool = field(
     False,
-    "Leave out images that cannot be decoded: all are read once before the training, and those left "
-    "out are counted.",
+    "Read all images once before, and leave out broken ones.",
     read_when=reads_streams,
   )
   subset: Subset
   flipped_labels: FlippedLabels
-  bootstrap: bool = field(
-    False, "Each run resamples its training set: as many examples, drawn with replacement."
-  )
-  balanced: bool = field(
-    False, "Batches draw all classes equally often: an epoch repeats rare classes and leaves out others."
-  )
+  bootstrap: bool = field(False, "Each run resamples its training set, with replacement.")
+  balanced: bool = field(False, "Batches draw all classes equally often: an epoch repeats rare classes.")
   unlabelled: Unlabelled
   stream: Stream
 
@@ -210,19 +191,14 @@ class Data(Choice):
 class Augment(Choice):
   names: tuple[str, ...] = field((), "Applied in this order to the stored inputs of training batches.")
   mean: tuple[float, ...] = field((), "Value for each channel that is subtracted from all scaled inputs.")
-  std: tuple[float, ...] = field(
-    (),
-    "Value for each channel that divides all scaled inputs, after the subtraction of the mean.",
-    "(0, inf)",
-  )
+  std: tuple[float, ...] = field((), "Divisor of each channel, after subtraction of the mean.", "(0, inf)")
 
 
 class Model(Choice):
   name: str = field("MLP", "The network under the head.")
   unbalance: float = field(
     0.0,
-    "At the start, rescales the hidden units of an MLP without changing its function; the logarithms "
-    "of the factors have this standard deviation.",
+    "Standard deviation of the log factors that rescale an MLP's hidden units at the start.",
     "[0, inf)",
   )
 
@@ -236,28 +212,21 @@ class Method(Choice):
     0.0, "The largest ratio of two class weights; 0: any.", "[0, inf)", "method.class_weights"
   )
   chunk_size: int = field(
-    0,
-    "Labels whose logits are in memory at a time, for many classes or a vocabulary; the backward pass "
-    "computes them again. 0: all.",
-    "[0, inf)",
-    scope="call",
+    0, "Labels whose logits are in memory at a time, for many classes; 0: all.", "[0, inf)", scope="call"
   )
 
 
 class Regularizers(Choice, read_when="regularizers.names"):
   names: tuple[str, ...] = field((), "Terms that are added to the loss.")
   mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters of penalties.")
-  dual_learning_rate: float = field(
-    0.01, "Learning rate of the multipliers of penalties with a limit.", "(0, inf)"
-  )
+  dual_learning_rate: float = field(0.01, "Learning rate of the multipliers of limits.", "(0, inf)")
 
 
 class Average(Choice):
   name: str = field(
     "none",
-    "The parameters that predict: none, the last ones; early_stopping, the ones with the best "
-    "checkpoint.best; swa, their mean over the end of the run; swag, draws from a Gaussian of the "
-    "same iterates; ema, their exponential mean.",
+    "The parameters that predict: none, the last; early_stopping, the best; swa, the mean over the end of a "
+    "run; swag, draws from a Gaussian of the same iterates; ema, the exponential mean.",
   )
 
 
@@ -268,11 +237,7 @@ class Noise(Choice, read_when="noise.names"):
 
 class Pretrained(Group, read_when="pretrained.workdir"):
   workdir: str = field("", "Fine-tuning: take the backbone of the run in this work directory.")
-  file: str = field(
-    "",
-    "Fine-tuning: take a ResNet from this file, in safetensors with the names of torchvision or timm.",
-    read_when=always,
-  )
+  file: str = field("", "Fine-tuning: a ResNet in safetensors, of torchvision or timm.", read_when=always)
   checkpoint: Checkpoints = field("best", "Which checkpoint of that run.")
   replica: int = field(0, "Which replica of that run.", "[0, inf)")
 
@@ -310,101 +275,45 @@ class Optimizer(Choice):
 
 class Checkpoint(Group):
   every: int = field(1, "Epochs between checkpoints.", "[1, inf)")
-  every_steps: int = field(0, "Steps between additional checkpoints; 0: none.", "[0, inf)")
-  every_minutes: float = field(
-    0.0, "Minutes between additional checkpoints; 0: none.", "[0, inf)", scope="call"
-  )
+  every_steps: int = field(0, "Steps between further checkpoints; 0: none.", "[0, inf)")
+  every_minutes: float = field(0.0, "Minutes between further checkpoints; 0: none.", "[0, inf)", scope="call")
   keep: int = field(2, "How many of the latest checkpoints are kept, beside the best one.", "[2, inf)")
-  best: Best = field(
-    "auto", "The metric of the best checkpoint; auto: val/error, or val/rmse where labels are numbers."
-  )
-  wait: bool = field(
-    True, "Block training until a checkpoint is on disk; else write it beside the training.", scope="call"
-  )
-
-
-Measure = Literal[
-  "mce",
-  "adaptive_ece",
-  "classwise_ece",
-  "ranking",
-  "f1",
-  "temperature",
-  "conformal",
-  "aps",
-  "conformal_risk",
-  "thresholds",
-  "laplace",
-]
-
-
-ReportSection = Literal[
-  "errors",
-  "residuals",
-  "calibration",
-  "selective",
-  "conformal",
-  "ood",
-  "corruptions",
-  "adversarial",
-  "flatness",
-  "noise",
-]
+  best: Best = field("auto", "Metric of the best checkpoint; auto: val/error, or val/rmse for numbers.")
+  wait: bool = field(True, "Block training until a checkpoint is on disk.", scope="call")
 
 
 class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="prediction"):
   checkpoint: Checkpoints = field("latest", "Checkpoint to evaluate.", read_when=evaluates, scope="call")
-  split: Literal["train", "val", "test"] = field(
-    "test", "Split to evaluate.", read_when=evaluates, scope="call"
-  )
-  mc_samples: int = field(
-    0, "A prediction is the mean over this many draws of the noise; 0: without noise.", "[0, 1e6]", always
-  )
+  split: Split = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
+  mc_samples: int = field(0, "Draws of the noise in a prediction's mean; 0: no noise.", "[0, 1e6]", always)
   combine: Literal["arithmetic", "geometric", "weight_scaling"] = field(
-    "arithmetic",
-    "The mean over the draws of the noise; weight_scaling: no draws, and the noise's mean.",
-    read_when=always,
+    "arithmetic", "The mean over the draws; weight_scaling: the noise's mean, no draws.", read_when=always
   )
-  mirror: bool = field(
-    False,
-    "A prediction is the mean of the probabilities of an image and of its mirror image.",
-    read_when=always,
-  )
+  mirror: bool = field(False, "A prediction is the mean over an image and its mirror.", read_when=always)
   ood: tuple[Literal["rotated", "inverted", "noise", "digits"], ...] = field(
     (),
-    "Images from elsewhere that the predictions are to tell from the split's, as ('rotated', "
-    "'noise'): the split's rotated by 90 degrees or inverted, noise, or scikit-learn's digits. The "
-    "energy is that of the image alone, even with evaluate.mirror.",
+    "Images that the predictions are to tell from the split's: its own rotated by 90 degrees or inverted, "
+    "noise, or digits. The energy leaves out evaluate.mirror.",
   )
   measures: tuple[Measure, ...] = field(
     (),
-    "More measures, as ('mce', 'temperature', 'conformal'): mce, adaptive_ece or classwise_ece; "
-    "ranking (AUROC and average precision) or f1, for labels that are no or yes; temperature, conformal, "
-    "aps, conformal_risk (sets of labels that are no or yes), thresholds (F1 at thresholds for each label) "
-    "or laplace (of the last layer, or as laplace.over says), which learn from the validation split.",
+    "More measures: mce, adaptive_ece, classwise_ece; for labels that are no or yes ranking (AUROC, average "
+    "precision) and f1; and, learnt from the validation split, temperature, conformal, aps, conformal_risk "
+    "(sets of such labels), thresholds (F1 at one for each label), laplace (as laplace.over says).",
   )
   alpha: float = field(0.1, "How often a conformal set may miss a label.", "[0, 1]", measured)
 
 
 class Report(Group, read_when=by_job("report"), scope="call"):
-  against: tuple[str, ...] = field(
-    (),
-    "Work directories of runs of the same data to compare with; runs that differ in the seed are one model.",
-  )
+  against: tuple[str, ...] = field((), "Work directories to compare with; seeds of one model are put in one.")
   minutes: float = field(5.0, "Budget of a report card, which chooses examples and products.", "(0, 1e4]")
-  sections: tuple[ReportSection, ...] = field((), "Sections of the card; (): all.")
+  sections: tuple[Section, ...] = field((), "Sections of the card; (): all.")
 
 
 class Laplace(Group, read_when=by_laplace, scope="call"):
   over: Literal["last", "all"] = field("last", "Whose weights are random: the last layer's, or all layers'.")
-  structure: Structure = field(
-    "kfac", "With laplace.over=all, how ensembles.laplace approximates the Gauss-Newton matrix."
-  )
-  samples: int = field(
-    0,
-    "With laplace.over=all, draws of the weights that a prediction averages over; 0: the linearised network.",
-    "[0, 1e4]",
-  )
+  structure: Structure = field("kfac", "The Gauss-Newton matrix of all layers, as in ensembles.laplace.")
+  samples: int = field(0, "Draws of all layers' weights to average over; 0: linearised network.", "[0, 1e4]")
 
 
 class Translate(Group, function=models.beam_decode, read_when=by_job("translate"), scope="call"):
@@ -423,13 +332,11 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
     "for one; as a flag: 'field=value,value,...', or 'label: field=value,...'.",
   )
   seeds: int = field(5, "Number of seeds of each row.", "[1, 1e4]")
-  choose: Best = field(
-    "auto", "The metric that chooses among the settings of the grid; auto: as in checkpoint.best."
-  )
+  choose: Best = field("auto", "The metric that chooses a setting of the grid; auto: as in checkpoint.best.")
   together: Literal["never", "auto"] = field(
     "never",
-    "auto: runs that differ only in strengths and seeds train in one program, where replicas may. Not the "
-    "default: all their states are in memory at once, and a loss that is not finite ends them all.",
+    "auto: runs that differ only in strengths and seeds train in one program, where replicas may: all states "
+    "are in memory at once, and a loss that is not finite ends them all.",
   )
 
 
@@ -437,24 +344,18 @@ class Profile(Group, read_when=analysis("profile")):
   directions: int = field(5, "Number of random directions.", "[1, 1e6]")
   points: int = field(51, "Points along each direction.", "[3, 1e6]")
   reach: float = field(1.0, "Distance of the last point, in norms of the parameters.", "(0, inf)")
-  granularity: Literal["layer", "filter"] = field(
-    "layer", "The part of a direction that is scaled to the norm of its parameters."
-  )
+  granularity: Literal["layer", "filter"] = field("layer", "Parts of a direction with the weights' norm.")
 
 
 class VarianceFlatness(Group, read_when=analysis("variance_flatness")):
-  factors: tuple[float, ...] = field(
-    (2.0,), "Factors by which the loss rises at the ends of an interval.", "(1, inf)"
-  )
+  factors: tuple[float, ...] = field((2.0,), "Factors of the loss at the ends of an interval.", "(1, inf)")
   directions: int = field(0, "Principal components to measure, evenly spaced; 0: all.", "[0, inf)")
   tol: float = field(1e-09, "Variances below this fraction of the largest do not count.", "[0, inf)")
   samples: int = field(3000, "Number of points of the trajectory, and of gradients.", "[2, 1e9]")
 
 
 class ProjectedVariance(Group, read_when=analysis("projected_variance")):
-  eigenpairs: int = field(
-    0, "Number of the largest eigenpairs, by Lanczos; 0: all, from the dense Hessian.", "[0, inf)"
-  )
+  eigenpairs: int = field(0, "Largest eigenpairs, by Lanczos; 0: all, of the dense Hessian.", "[0, inf)")
   tol: float = field(1e-06, "Eigenvalues below this fraction of the largest do not count.", "[0, inf)")
   samples: int = field(1000, "Number of points of the trajectory, and of gradients.", "[2, 1e9]")
 
@@ -475,17 +376,10 @@ class Flatness(Group, read_when=by_job("flatness"), scope="call"):
   workdir: str = field("", "A trained run to analyse instead.")
   checkpoint: Checkpoints = field("latest", "Checkpoint to analyse.")
   replica: int = field(0, "Replica to analyse.", "[0, inf)")
-  analyses: tuple[
-    Literal["profile", "variance_flatness", "projected_variance", "alignment", "layerwise"], ...
-  ] = field(("profile",), "Analyses to run.")
+  analyses: tuple[Analysis, ...] = field(("profile",), "Analyses to run.")
   mask: tuple[str, ...] = field(("*",), "Names of the parameters to analyse.")
   examples: int = field(0, "Training examples that the loss is over, the first ones; 0: all.", "[0, inf)")
-  parts: int = field(
-    1,
-    "Parts of the examples with noise and BatchNorm's moments of their own, from which gradient "
-    "samples are made; 1: samples are of the whole gradient.",
-    "[1, 1e6]",
-  )
+  parts: int = field(1, "Parts of the examples, for gradient samples; 1: the whole gradient.", "[1, 1e6]")
   seed: int = field(0, "Seed of the noise, of the isotropic control and of Lanczos' start.", "[0, inf)")
   profile: Profile
   variance_flatness: VarianceFlatness
@@ -503,38 +397,23 @@ class Config(Group):
   epochs: int = field(
     10, "Length of the run in passes over the training examples.", "[1, 1e9]", scope="length"
   )
-  steps: int = field(
-    0, "Length of the run in steps instead of epochs; 0: `epochs` counts.", "[0, 1e9]", scope="length"
-  )
+  steps: int = field(0, "Length of the run in steps; 0: `epochs` counts.", "[0, 1e9]", scope="length")
   eval_every: int = field(1, "Epochs between evaluations on the validation split.", "[1, inf)")
   eval_batch_size: int = field(500, "Examples in a batch of an evaluation.", "[1, 1e6]", scope="prediction")
   parallel: Literal["jit", "pmap"] = field("jit", "How a step runs on several devices.", scope="length")
-  replicas: int = field(
-    1, "Runs side by side, with seeds from `seed` on; results are means over them.", "[1, 1e4]"
-  )
-  ensemble: int = field(
-    1, "Replicas in a row that predict together, by the mean of their probabilities.", "[1, 1e4]"
-  )
+  replicas: int = field(1, "Runs side by side, with seeds from `seed` on; results are means.", "[1, 1e4]")
+  ensemble: int = field(1, "Replicas in a row that predict together, by mean probabilities.", "[1, 1e4]")
   replicas_by: Literal["auto", "vmap", "loop"] = field(
     "auto", "How replicas run: vmap, one program for all; loop, one program, called for each."
   )
-  steps_per_dispatch: int = field(
-    0, "Steps that one call of the compiled program makes; 0: 1 on a CPU, else 8.", "[0, 1e6]"
-  )
+  steps_per_dispatch: int = field(0, "Steps of one call of the program; 0: 1 on a CPU, else 8.", "[0, 1e6]")
   mesh: Mesh
-  accumulate: int = field(
-    1, "Parts of a batch whose gradients are added up, if a batch does not fit into memory.", "[1, inf)"
-  )
-  precision: Literal["float32", "bfloat16"] = field(
-    "float32", "Number format of the layers; parameters, losses and masks are float32."
-  )
-  compilation_cache: bool = field(
-    True, "Keep compiled programs in ~/.cache/jaxreg, for the next start.", scope="call"
-  )
+  accumulate: int = field(1, "Parts of a batch whose gradients are added up, to save memory.", "[1, inf)")
+  precision: Literal["float32", "bfloat16"] = field("float32", "Number format of the layers.")
+  compilation_cache: bool = field(True, "Keep compiled programs in ~/.cache/jaxreg.", scope="call")
   stacks_after: float = field(
     30.0,
-    "If a step does not end within this many minutes, the stacks of all threads are written to "
-    "stacks-<process>.txt in the work directory; 0: never.",
+    "Minutes of a step after which all stacks go to stacks-<process>.txt; 0: never.",
     "[0, inf)",
     scope="call",
   )
@@ -560,59 +439,48 @@ class Config(Group):
   flatness: Flatness
 
 
-# What no signature says of options: for the fields that a glob fits, the first row that has an attribute.
-OPTIONS: dict[str, Field] = {
-  "data.*.validation_fraction data.*.test_fraction": Field(allowed="(0, 1)"),
-  "data.*.num_* data.idx.per_class": Field(allowed="[0, inf)"),
-  "data.*.workers data.*.path data.csv.val data.csv.test data.*.data_dir data.*.manual_dir": Field(
-    scope="place"
-  ),
-  "augment.*.rate noise.*.rate model.*_rate model.*_rates": Field(allowed="[0, 1]"),
-  "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": Field(allowed="[0, inf)"),
-  "model.*.num_kept": Field(allowed="[0, 1e6]"),
-  "model.*.depth model.*.num_*": Field(allowed="[1, 1e4]"),
-  "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.d_*": Field(allowed="[1, 1e6]"),
-  "method.*.predict.num_samples": Field(
-    help="Sampled masks that a prediction averages over; 0: none is drawn."
-  ),
-  "method.group_softmax.predict.logit_scale": Field(
-    help="Factor of the logits before the softmax of the prediction."
-  ),
-  "method.logit_adjustment.loss.class_counts": Field(
-    help="Training examples of each class.", allowed="(0, inf)"
-  ),
-  "method.multitask.loss.weight": Field(
-    help="Weight of each further task, unless the head learns the weights."
-  ),
-  "method.focal.loss.gamma": Field(allowed="[0, 100]"),
-  "method.*.num_* regularizers.*.num_*": Field(allowed="[0, 1e4]"),
-  "method.*.loss.weight": Field(allowed="[0, 1e6]"),
-  "method.*.predict.*": Field(scope="prediction"),
-  "method.*": Field(allowed="[-1e6, 1e6]"),
-  "regularizers.*.weight": Field(help="Factor of the term in the loss.", allowed="[0, inf)"),
-  "regularizers.*.limit": Field(
-    help="Makes the penalty a constraint, at most this value; dual ascent finds its multiplier; 0: no limit.",
-    allowed="[0, inf)",
-  ),
-  "average.swag.rank": Field(allowed="[2, 1e4]"),
-  "average.swag.samples": Field(allowed="[1, 1e6]"),
-  "average.swag.scale regularizers.*.eps": Field(allowed="[0, inf)"),
-  "optimizer.*.inner": Field(help="The optimizer that the wrapper wraps."),
-  "optimizer.*.variance": Field(
-    help="Variance of the gradient's noise at the first step.", allowed="[0, inf)"
-  ),
-  "optimizer.*.gamma": Field(
-    help="The noise's variance falls as (1 + step) to the power of minus this value.", allowed="[0, inf)"
-  ),
-  "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": Field(allowed="[0, 1]"),
-  "optimizer.mahalanobis.metric": Field(
-    help="The metric of the steepest descent: pairs of a glob and a number; as a flag, 'GLOB: NUMBER'."
-  ),
-  "optimizer.reparameterize.coordinates": Field(help="The coordinates in which a step is made."),
-  "optimizer.reparameterize.scale": Field(help="Scale of these coordinates."),
-  "optimizer.schedule.step.factor optimizer.schedule.step.boundaries": Field(allowed="[0, inf)"),
-  "optimizer.schedule.cosine.final": Field(allowed="[0, 1]"),
-  "optimizer.schedule.noam.*": Field(allowed="[1, inf)"),
+# What no signature says of options; the first key that has a glob for a field counts.
+HELPS = {
+  "method.*.predict.num_samples": "Sampled masks that a prediction averages over; 0: none is drawn.",
+  "method.group_softmax.predict.logit_scale": "Factor of the logits before the softmax of the prediction.",
+  "method.logit_adjustment.loss.class_counts": "Training examples of each class.",
+  "method.multitask.loss.weight": "Weight of each further task, unless the head learns the weights.",
+  "regularizers.*.weight": "Factor of the term in the loss.",
+  "regularizers.*.limit": "Makes the penalty a constraint, at most this value; dual ascent finds its "
+  "multiplier; 0: no limit.",
+  "optimizer.*.inner": "The optimizer that the wrapper wraps.",
+  "optimizer.*.variance": "Variance of the gradient's noise at the first step.",
+  "optimizer.*.gamma": "The noise's variance falls as (1 + step) to the power of minus this value.",
+  "optimizer.mahalanobis.metric": "The metric of the steepest descent: pairs of a glob and a number; as a "
+  "flag, 'GLOB: NUMBER'.",
+  "optimizer.reparameterize.coordinates": "The coordinates in which a step is made.",
+  "optimizer.reparameterize.scale": "Scale of these coordinates.",
+}
+INTERVALS = {
+  "data.*.validation_fraction data.*.test_fraction": "(0, 1)",
+  "data.*.num_* data.idx.per_class": "[0, inf)",
+  "augment.*.rate noise.*.rate model.*_rate model.*_rates": "[0, 1]",
+  "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": "[0, inf)",
+  "model.*.num_kept": "[0, 1e6]",
+  "model.*.depth model.*.num_*": "[1, 1e4]",
+  "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.d_*": "[1, 1e6]",
+  "method.logit_adjustment.loss.class_counts": "(0, inf)",
+  "method.focal.loss.gamma": "[0, 100]",
+  "method.*.num_* regularizers.*.num_*": "[0, 1e4]",
+  "method.*.loss.weight": "[0, 1e6]",
+  "method.*": "[-1e6, 1e6]",
+  "regularizers.*.weight regularizers.*.limit regularizers.*.eps": "[0, inf)",
+  "average.swag.rank": "[2, 1e4]",
+  "average.swag.samples": "[1, 1e6]",
+  "average.swag.scale optimizer.*.variance optimizer.*.gamma": "[0, inf)",
+  "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": "[0, 1]",
+  "optimizer.schedule.step.factor optimizer.schedule.step.boundaries": "[0, inf)",
+  "optimizer.schedule.cosine.final": "[0, 1]",
+  "optimizer.schedule.noam.*": "[1, inf)",
+}
+SCOPES = {
+  "data.*.workers data.*.path data.csv.val data.csv.test data.*.data_dir data.*.manual_dir": "place",
+  "method.*.predict.*": "prediction",
 }
 
 
@@ -640,11 +508,13 @@ FIELDS: dict[str, Field] = dict(_rows(Config, "", NOTHING))
 
 @functools.cache
 def row_of(name: str) -> Field:
-  """The row of a field; an option's is made of the rows of `OPTIONS` that fit it: earlier ones win."""
-  if name in FIELDS:
-    return FIELDS[name]
-  fits = lambda globs: any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
-  return functools.reduce(_filled, (row for globs, row in OPTIONS.items() if fits(globs)), NOTHING)
+  """The row of a field; an option's is made of what the tables say of it."""
+
+  def said(table: Mapping[str, Any]) -> Any:
+    fits = lambda globs: any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
+    return next((value for globs, value in table.items() if fits(globs)), None)
+
+  return FIELDS.get(name) or Field(help=said(HELPS) or "", allowed=said(INTERVALS), scope=said(SCOPES))
 
 
 def is_read(name: str, flat: Flat) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from jaxreg.train.config.choices import CHOICES, add_options, default_config, flatten
+from jaxreg.train.config.choices import CHOICES, add_options, base_config, flatten
 from jaxreg.train.config.describe import WIDTH
 from jaxreg.train.config.fields import Config
 from jaxreg.train.config.values import meant
@@ -62,7 +62,7 @@ def _no_file(name: str, configs: Path) -> RunError:
 def _check_fields(path: str, config: Config) -> None:
   """Checks that a config has the fields of `base_config` with the options of its choices, and no others."""
   given = flatten(config)
-  known = flatten(default_config(given))
+  known = flatten(add_options(base_config(), given))
   for field in given.keys() - known.keys():
     raise RunError(f"--config {path}: there is no field {field}{meant(field, known)}")
   for field in known.keys() - given.keys():

@@ -195,12 +195,9 @@ def literal(text: str) -> object:
 def parse_entries(field: str, entries: Iterable[object], known: Flat = NOTHING) -> object:
   """The value of a field in `ENTRIES` from the texts that a flag gives for it.
 
-  Args:
-    field: the field.
-    entries: for rows, the name of a method or `label: field=value ...`; for the grid,
-      `field=value,value,...` or `label: field=value,...`; for `mesh.shard`, a rule's name or
-      `GLOB: DIMENSION=AXIS`; for the metric, `GLOB: NUMBER`.
-    known: the fields with their values, whose types say how a text is read.
+  Each is, for rows, the name of a method or `label: field=value ...`; for the grid, `field=value,value,...`
+  or `label: field=value,...`; for `mesh.shard`, a rule's name or `GLOB: DIMENSION=AXIS`; for the metric,
+  `GLOB: NUMBER`. The types of the `known` fields say how a value is read.
   """
   texts = [str(entry) for entry in entries]
   if field == "compare.grid":
@@ -219,9 +216,8 @@ def _parse_rows(where: str, texts: list[str], known: Flat) -> Rows:
     label, colon, rest = (short(method), ":", f"method.name={method}") if method else text.partition(":")
     label = label.strip()
     if not colon:
-      raise RunError(
-        f"{where}: got {text!r}; a row is a method ({', '.join(METHODS)}) or 'label: field=value ...'"
-      )
+      methods = ", ".join(METHODS)
+      raise RunError(f"{where}: got {text!r}; a row is a method ({methods}) or 'label: field=value ...'")
     if label in rows:
       raise RunError(f"{where}: the label {label!r} must be given once")
     rows[label] = {}

@@ -11,8 +11,6 @@ from jaxreg.train.devices.sharding import Layout, gathered, lay_out
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Metrics, PyTree
 
-PARALLEL = ("jit", "pmap")
-
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
 Step = Callable[[PyTree, dict[str, Array], Batch], tuple[PyTree, PyTree]]
 Place = Callable[[Batch], Batch]
@@ -33,18 +31,11 @@ def make_step(
   Under `pmap`, each device has its own part of the batch. BatchNorm's moments then belong to the part, and
   the masks depend on the number of devices.
 
-  Args:
-    train_step: a step from `make_train_step`.
-    mesh: the devices, with an axis `data`.
-    parallel: `jit` or `pmap`.
-    layout: where the state lies: one sharding, or a tree of shardings; with `jit` only. None for a copy on
-      each device.
-    replicas: whether state and batch have a leading axis of replicas; with `jit` only.
-    scan: whether the batch has an axis of steps, after the replica axis, for one dispatch; with `jit` only.
+  `jit` also takes a `layout` of the state (None: a copy on each device), `replicas` as the leading axis of
+  state and batch, and with `scan` an axis of steps in the batch, after that of the replicas.
 
-  Returns:
-    `step(state, arrays, batch) -> (state, metrics)`, which donates the state, and the function that places a
-    batch of host arrays on the devices. Metrics have the leading axes of the batch.
+  Returns `step(state, arrays, batch) -> (state, metrics)`, which donates the state, and the function that
+  places a batch of host arrays on the devices. Metrics have the leading axes of the batch.
   """
   if parallel == "pmap":
     step = jax.pmap(

@@ -37,20 +37,14 @@ def start(
   num_processes: int | None,
   process_id: int | None,
   *,
-  detect: bool = False,
+  distributed: bool = False,
   peer_timeout: int = PEER_TIMEOUT,
   start_timeout: int = START_TIMEOUT,
 ) -> None:
   """Joins the other processes, before the first use of a device; does nothing in a run of one process.
 
-  Args:
-    coordinator: `host:port` of process 0, or None for `$JAX_COORDINATOR_ADDRESS`.
-    num_processes: the number of processes, or None for `$JAX_NUM_PROCESSES`.
-    process_id: the number of this process, or None for `$JAX_PROCESS_ID`.
-    detect: lets JAX ask the environment (a TPU pod, SLURM, Open MPI, GKE), even if it shows no sign of
-      several processes.
-    peer_timeout: seconds without a sign of life after which JAX counts a process as lost.
-    start_timeout: seconds within which all processes have to come.
+  The arguments are the flags of the command line. With `distributed`, JAX asks the environment even if it
+  shows no sign of several processes.
   """
   # These two variables are read here and not by JAX.
   num_processes = _from_environment("JAX_NUM_PROCESSES", num_processes)
@@ -64,8 +58,8 @@ def start(
   for name, seconds in (("peer_timeout", peer_timeout), ("start_timeout", start_timeout)):
     if seconds < 1:
       raise RunError(f"--{name}: must be at least 1 second, got {seconds}")
-  launcher = _launcher()
-  if missing and not detect and launcher is None:
+  launcher = next((name for name in LAUNCHERS if re.match(LAUNCHERS[name], os.environ.get(name, ""))), None)
+  if missing and not distributed and launcher is None:
     return
   if not missing:
     _check(coordinator, num_processes, process_id)
@@ -98,6 +92,17 @@ def start(
     late.cancel()
 
 
+def check_platform() -> None:
+  """Checks that JAX finds a device, before anything is read."""
+  try:
+    jax.local_devices()
+  except (RuntimeError, AssertionError) as error:  # without a message, if the platform is not installed
+    given = os.environ.get("JAX_PLATFORMS")
+    where = f"JAX_PLATFORMS={given}" if given else "JAX"
+    reason = one_line(error) if str(error) else "it is not installed"
+    raise RunError(f"{where}: no device can be used ({reason})") from error
+
+
 def lost(error: BaseException) -> str | None:
   """The line for an error that follows from the loss of another process; None for any other error."""
   if jax.process_count() == 1 or not LOST.search(str(error)):
@@ -106,10 +111,7 @@ def lost(error: BaseException) -> str | None:
 
 
 def end(status: int) -> None:
-  """Ends this process if it is one of several, after an error was reported.
-
-  JAX's own shutdown would wait for processes that may be gone.
-  """
+  """Ends this process if it is one of several: JAX's own shutdown would wait for those that may be gone."""
   if jax.distributed.is_initialized():
     sys.stdout.flush()
     if is_first():
@@ -170,11 +172,6 @@ def _agreed(call: Callable[[], T], *, ask: bool) -> list[T]:
     if problem is not None:
       raise RunError(f"process {number}: {problem}")
   return [result for results, _ in outcomes for result in results]
-
-
-def _launcher() -> str | None:
-  """The first variable of a launcher that means several processes, or None."""
-  return next((name for name in LAUNCHERS if re.match(LAUNCHERS[name], os.environ.get(name, ""))), None)
 
 
 def _end_late(seconds: int) -> None:

@@ -17,8 +17,6 @@ from jaxreg.train.devices.sharding import Layout, gathered, stacked_layout
 from jaxreg.train.step.state import States, TrainState
 from jaxreg.typing import Array, Batch, Params, PyTree
 
-FORMS = ("auto", "vmap", "loop")
-
 
 @dataclasses.dataclass(frozen=True)
 class Vmap:
@@ -61,17 +59,11 @@ class Vmap:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-  """One program for one replica, called for each; states and metrics are tuples over the replicas.
-
-  Attributes:
-    mesh: the devices, with axes `data` and `model`.
-    parallel: `jit` or `pmap`.
-    layout: where a state lies: one sharding, or a tree of shardings.
-  """
+  """One program for one replica, called for each; states and metrics are tuples over the replicas."""
 
   mesh: Mesh
-  parallel: str
-  layout: Layout
+  parallel: str  # jit or pmap
+  layout: Layout  # of a state
 
   @property
   def stacked_layout(self) -> Layout:
@@ -110,16 +102,14 @@ class Loop:
     return each, place_each
 
   def make_each(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
+    """As `Vmap.make_each`."""
     one = jax.jit(function, out_shardings=NamedSharding(self.mesh, P()))
     return lambda states, *args: tuple(one(state, *args) for state in states)
 
   def make_update(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Compiles `function(state, value) -> state`, to be called with all states and a value for each."""
+    """As `Vmap.make_update`."""
     one = jax.jit(function, donate_argnums=0, out_shardings=self.layout)
-    return lambda states, values: tuple(
-      one(state, value) for state, value in zip(states, values, strict=True)
-    )
+    return lambda states, values: tuple(one(*pair) for pair in zip(states, values, strict=True))
 
 
 def _split(stacked: TrainState) -> tuple[TrainState, ...]:
@@ -144,18 +134,10 @@ def stacked(state: TrainState, number: int) -> TrainState:
 def make_replicas(
   mesh: Mesh, form: str, *, number: int, params: Params, parallel: str, layout: Layout | None = None
 ) -> Vmap | Loop:
-  """The replicas in the form that is asked for; `auto` takes `vmap` if it is faster.
+  """The replicas in the form that is asked for; `auto` takes `vmap` if it is faster, and possible.
 
   `vmap` is faster for networks of small matrices and on accelerators; for convolutions on a CPU it is slower.
-
-  Args:
-    mesh: the devices, with axes `data` and `model`.
-    form: `auto`, `vmap` or `loop`.
-    number: the number of replicas.
-    params: the parameters of one replica, or their shapes.
-    parallel: `jit` or `pmap`; with `pmap`, `auto` takes `loop`.
-    layout: where the state of one replica lies, as `make_layout` gives it; None for a copy on each device.
-      For a state that is split, `auto` takes `loop`.
+  It fits neither `pmap` nor a state that is split by its `layout`. Without a layout, each device has a copy.
   """
   whole = NamedSharding(mesh, P())
   layout = whole if layout is None else layout

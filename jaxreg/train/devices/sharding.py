@@ -1,4 +1,4 @@
-"""Rules on the parameters' paths that say which parameters are split over the devices, and how."""
+"""The devices in a mesh of two axes, and rules that say which parameters are split over them, and how."""
 
 import dataclasses
 import fnmatch
@@ -23,18 +23,11 @@ _AXES = (("data",), ("model",), ("data", "model"))
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """The parameters whose paths match `glob` are split along one dimension, over these axes of the mesh.
+  """The parameters whose whole paths match `glob` are split along one dimension, over axes of the mesh."""
 
-  Attributes:
-    text: the rule for messages.
-    glob: a pattern for the whole path.
-    dimension: the dimension to split; None for the largest one that the number of devices divides, if any.
-    axes: the axes of the mesh.
-  """
-
-  text: str
+  text: str  # the rule for messages
   glob: str
-  dimension: int | None
+  dimension: int | None  # None: the largest one that the number of devices divides, if any
   axes: tuple[str, ...]
 
   def spec(self, name: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh, min_size: int) -> P:
@@ -59,6 +52,18 @@ class Rule:
     return P(*[None] * dimension, self.axes if more else axis)
 
 
+def make_mesh(model: int = 1, axes: str = "auto") -> jax.sharding.Mesh:
+  """All devices in two axes: `data`, which splits batches, and `model`, of `model` devices.
+
+  With `axes="explicit"`, JAX keeps the sharding of every array in its type, and guesses none.
+  """
+  devices = jax.device_count()
+  if devices % model:
+    raise RunError(f"mesh.model: must divide the number of devices, {devices}, got {model}")
+  types = (AxisType.Explicit if axes == "explicit" else AxisType.Auto,) * 2
+  return jax.make_mesh((devices // model, model), ("data", "model"), axis_types=types)
+
+
 def parse(rule: object) -> Rule:
   """A rule from its name in `RULES`, or from `(glob, dimension, axis)` or `(glob, dimension, axis, axis)`."""
   found = RULES.get(rule) if isinstance(rule, str) else rule
@@ -80,13 +85,8 @@ def make_layout(state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[obje
   """Where the state of one replica lies: a copy on each device, or as the rules say.
 
   If several rules match a parameter, the first counts. Other arrays in the state lie as a parameter does if
-  they have its shape and their path ends in its path, such as its momentum or its mean.
-
-  Args:
-    state: the shapes of the state.
-    mesh: the devices, with axes `data` and `model`.
-    shard: rules, as `parse` takes them.
-    min_size: rules for the largest dimension leave smaller parameters whole.
+  they have its shape and their path ends in its path, such as its momentum or its mean. Rules for the largest
+  dimension leave parameters below `min_size` whole.
   """
   whole = NamedSharding(mesh, P())
   if not shard:
@@ -127,10 +127,8 @@ def lay_out(tree: Params, layout: Params) -> Params:
 
 
 def gathered(params: Params, layout: Params) -> Params:
-  """The parameters without splits over the data axis, as a forward pass reads them.
-
-  It is requested explicitly, because the compiler might otherwise move activations of the whole batch.
-  """
+  """The parameters without splits over the data axis, as a forward pass reads them."""
+  # Asked for explicitly, because the compiler might otherwise move activations of the whole batch.
   return lay_out(params, gathered_layout(layout))
 
 

@@ -16,7 +16,7 @@ from jaxreg.train.devices.processes import T, first, is_first
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.devices.sharding import Layout
 from jaxreg.train.errors import NothingToSave, RunError, first_line, one_line
-from jaxreg.train.run.manifest import clean, folders, good_steps, remove_manifest, write_manifest
+from jaxreg.train.run.manifest import clean, folders, good_steps, write_manifest
 from jaxreg.train.step.metrics import Values, averaged, chosen_metric
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
@@ -30,11 +30,7 @@ class Checkpoints:
 
   On opening, checkpoints that a kill left half saved or half deleted are removed. Damaged checkpoints are set
   aside with a warning, so that only good checkpoints remain. All of several processes save; the first one
-  writes the manifest.
-
-  Attributes:
-    latest: the last step saved, or None.
-    measured: whether the last step was saved with metrics.
+  writes the manifest. The last step saved is `latest`, or None; `measured` says whether it has metrics.
   """
 
   def __init__(self, workdir: Path, *, keep: int, best: str, check_there: Callable[[], None] = lambda: None):
@@ -56,9 +52,8 @@ class Checkpoints:
         cleanup_tmp_directories=True,
       )
     except Exception as error:  # Orbax raises exceptions of many types for a folder that it cannot read.
-      raise RunError(
-        f"{self._root}: the checkpoints cannot be opened ({one_line(error)}); move that folder away"
-      ) from error
+      reason = one_line(error)
+      raise RunError(f"{self._root}: the checkpoints cannot be opened ({reason}); move it away") from error
     there = first(lambda: list(good_steps(workdir).items()))  # a list, because JSON has no number keys
     self.latest, metrics = max(there, default=(None, None), key=lambda item: item[0])
     self.measured = metrics is not None
@@ -86,10 +81,7 @@ class Checkpoints:
         self._clear_away()
 
   def save(self, step: int, state: TrainState, of_replicas: Values | None) -> None:
-    """Starts saving `state`, which may be donated right after; does nothing if the step is saved already.
-
-    A checkpoint without metrics is replaced when the metrics are known.
-    """
+    """Starts saving `state`, which may be donated then, unless the step is saved with all that is known."""
     metrics = None if of_replicas is None else averaged(of_replicas)
     again = step == self.latest
     if again and (self.measured or metrics is None):
@@ -98,7 +90,7 @@ class Checkpoints:
     self._check_there()
     self.latest, self.measured = step, metrics is not None
     if again and is_first():
-      remove_manifest(self._workdir, step)
+      (folders(self._workdir)[1] / f"{step}.json").unlink(missing_ok=True)
     try:
       response = self._orbax.save_checkpointables_async(
         step, {"state": state}, force=True, overwrite=again, metrics=metrics
@@ -130,10 +122,7 @@ class Checkpoints:
         raise self._cannot_save(error) from error
 
   def _clear_away(self) -> None:
-    """Removes a work directory that was removed during a save and that Orbax made again.
-
-    Later runs would refuse such a folder.
-    """
+    """Removes a work directory that Orbax made again after a removal: later runs would refuse it."""
     try:
       self._check_there()
     except NothingToSave:

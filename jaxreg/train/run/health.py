@@ -56,12 +56,8 @@ class CollapseGuard:
   Each sign is reported once. One sign is a training accuracy near chance. The other sign is DropMax's: mean
   retain probabilities of target and wrong classes that stay equal, so that no mask tells the classes apart.
   A third sign is a validation loss far above that of a guess, at two evaluations in a row or at the last one.
-
-  Args:
-    warn: receives the line of the warning.
-    steps: the number of steps in a row; 0 for no warning.
-    num_classes: the number of classes; a guess is right once in `num_classes` times. 0: labels are numbers.
-    clipped: whether the run clips its gradients already, which changes the advice.
+  With `steps=0` it never warns. With `num_classes=0` labels are numbers, and there is no guess. A run that is
+  `clipped` already gets other advice.
   """
 
   def __init__(self, warn: Callable[[str], None], *, steps: int, num_classes: int, clipped: bool):
@@ -107,9 +103,8 @@ class CollapseGuard:
     return before < self._steps <= self._stretch[sign]
 
   def _warn_of(self, what: str) -> None:
-    self._warn(
-      f"warning: for {self._steps} steps {what}; the first steps were probably too large: try {self._advice}"
-    )
+    cause = "the first steps were probably too large"
+    self._warn(f"warning: for {self._steps} steps {what}; {cause}: try {self._advice}")
 
 
 class Watchdog:

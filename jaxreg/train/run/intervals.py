@@ -9,21 +9,13 @@ from jaxreg.train.devices.processes import first
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-  """How often a run evaluates, saves, logs and dispatches.
-
-  Attributes:
-    evaluate: steps between evaluations on the validation split.
-    save: the run saves at the multiples of each of these numbers of steps.
-    save_minutes: the run also saves when this time has passed; 0 for never.
-    log: steps between records.
-    dispatch: steps that one dispatch makes.
-  """
+  """How often a run evaluates, saves, logs and dispatches, in steps."""
 
   evaluate: int
-  save: tuple[int, ...]
-  save_minutes: float
+  save: tuple[int, ...]  # it saves at the multiples of each of these
+  save_minutes: float  # it also saves when this time has passed; 0: never
   log: int
-  dispatch: int
+  dispatch: int  # steps that one dispatch makes
 
 
 def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
@@ -46,13 +38,10 @@ class SaveClock:
 
   Each look costs a message to all processes. So the first process also says after which step to look again:
   after half of the steps that fit into the remaining time, at the speed since the last save.
-
-  Attributes:
-    minutes: the time between two saves; 0 for no saves by the clock.
   """
 
   def __init__(self, minutes: float, step: int):
-    self.minutes = minutes
+    self.minutes = minutes  # between two saves; 0: no saves by the clock
     self.saved(step)
 
   def saved(self, step: int) -> None:

@@ -18,11 +18,8 @@ def locked(workdir: Path) -> Iterator[str]:
   """Keeps a second run out of `workdir`; a killed run leaves no lock behind.
 
   Of several processes, the first one locks. The kernel holds the lock, and releases it when the process ends.
-  On NFS, Linux asks the server, but some servers and mount options lock within one machine only.
-
-  Yields:
-    The token that this run wrote into the lock file; other processes recognise the folder by it, see
-    `check_shared`.
+  On NFS, Linux asks the server, but some servers and mount options lock within one machine only. Yields the
+  token in the lock file, by which `check_shared` recognises the folder.
   """
   with contextlib.ExitStack() as held:
     try:
@@ -33,9 +30,7 @@ def locked(workdir: Path) -> Iterator[str]:
       stream.write(token)
       stream.flush()
     except BlockingIOError as error:
-      raise RunError(
-        f"--workdir: another run is at work in {workdir}; wait for it or give another"
-      ) from error
+      raise RunError(f"--workdir: another run is at work in {workdir}; wait, or give another") from error
     except OSError as error:
       raise RunError(f"--workdir: {workdir} cannot be locked ({error}); give another") from error
     yield token

@@ -58,29 +58,21 @@ class Log:
     check_there: Callable[[], None] = lambda: None,
     tracks: Sequence[Callable[[int, dict[str, float]], None]] = (),
   ):
-    """A log of `total` steps.
+    """A log of `total` steps of one run, or of several side by side with a folder each.
 
-    Args:
-      workdirs: the folder of the run, or of each of several runs that train side by side.
-      eval_every: steps between evaluations; the last step is evaluated, too.
-      check_there: raises if the work directory no longer belongs to this run.
-      tracks: for each folder, what takes each record, too.
+    Each of `tracks` takes the records of a folder, too. `check_there` raises if the folder is no longer ours.
     """
     self._tracks = tracks
     self._bar, self._part, self._tenth = None, part, start * 10 // total
-    self._files = [
-      MetricsFile(workdir, start=start, say=self.say, check_there=check_there) for workdir in workdirs
-    ]
+    self._files = [MetricsFile(each, start=start, say=self.say, check_there=check_there) for each in workdirs]
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._eval_every = eval_every or total
     self._latest: dict[str, float] = {}  # the latest values, for the terminal
     self._held: tuple[int, dict[str, float]] | None = None  # what the line of the next evaluation shows, too
     if sys.stderr.isatty():
-      options = {"desc": shortened(printable(part), PART_WIDTH) or None, "leave": not part}
-      self._bar = tqdm(
-        total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr, **options
-      )
+      options = {"desc": shortened(printable(part), PART_WIDTH) or None, "leave": not part, "unit": "step"}
+      self._bar = tqdm(total=total, initial=start, dynamic_ncols=True, file=sys.stderr, **options)
     for workdir, files in zip(workdirs, self._files, strict=True):
       if files.damaged:
         self.say(f"{workdir / 'metrics.jsonl'}: {files.damaged} damaged lines are left out")

@@ -25,32 +25,21 @@ from jaxreg.typing import PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The parts of a run that stay the same at every step.
-
-  Attributes:
-    seeds: one seed for each replica.
-    batch_size, eval_batch_size: in examples.
-    data: the splits, on the devices or as sources of batches for them.
-    order: which training examples make the batch of a step.
-    evaluate: `(states, source, *, final) -> sums of the metrics`, or None once a signal has come.
-    best: the metric of the validation split that chooses a checkpoint.
-    wait: whether the training waits until a checkpoint is on disk.
-    guard: `warn -> CollapseGuard`; the guard calls `warn` if the run does not learn.
-  """
+  """The parts of a run that stay the same at every step."""
 
   program: Program
   replicas: Vmap | Loop
-  seeds: range
+  seeds: range  # one for each replica
   batch_size: int
   eval_batch_size: int
-  data: dict[str, Source]
+  data: dict[str, Source]  # the splits
   order: Order
   interrupt: Interrupt
-  evaluate: Callable[..., Sums | None]
+  evaluate: Callable[..., Sums | None]  # what `make_evaluate` builds
   every: Intervals
-  best: str
-  wait: bool
-  guard: Callable[[Callable[[str], None]], CollapseGuard]
+  best: str  # the metric of the validation split that chooses a checkpoint
+  wait: bool  # until a checkpoint is on disk
+  guard: Callable[[Callable[[str], None]], CollapseGuard]  # of a function that shows a line
 
 
 class Saved(Protocol):
@@ -65,11 +54,7 @@ class Saved(Protocol):
 def train_steps(
   run: Run, step: int, states: States, feed: Feed, saved: Saved, log: Log | Silent, watchdog: Watchdog
 ) -> tuple[int, States, dict[str, np.ndarray] | None]:
-  """Trains from `step` to the last step, or until all replicas have stopped early.
-
-  Returns:
-    The step, the states at that step, and the validation metrics of the last evaluation, or None.
-  """
+  """Trains to the last step or early stopping; returns the step, its states and its validation metrics."""
   every, num_steps = run.every, run.program.num_steps
   dispatch = _make_dispatch(run, feed)
   clock = SaveClock(every.save_minutes, step)

@@ -30,10 +30,7 @@ def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
 
 
 def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
-  """The step of the `latest` good checkpoint, or of the `best` by a validation metric (the later of equals).
-
-  If `checkpoint` is a number, the result is that step.
-  """
+  """The step of the `latest` good checkpoint, of the `best` by a validation metric, or a given step."""
   steps = good_steps(workdir)
   if isinstance(checkpoint, SupportsIndex) and not isinstance(checkpoint, bool):
     checkpoint = int(checkpoint)
@@ -46,7 +43,7 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     found = {step: each.get(chosen_metric(metric, each)) for step, each in values.items()}
     measured = {step: value for step, value in found.items() if value is not None}
     if measured:
-      return min(measured, key=lambda step: (measured[step], -step))
+      return min(measured, key=lambda step: (measured[step], -step))  # the later of equals
     if steps:
       raise RunError(
         f"checkpoint: {workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
@@ -74,11 +71,6 @@ def write_manifest(workdir: Path, step: int, metrics: dict[str, float] | None) -
   for manifest in manifests.glob("*.json"):
     if not (root / manifest.stem).is_dir():
       manifest.unlink()
-
-
-def remove_manifest(workdir: Path, step: int) -> None:
-  """Removes the manifest of a checkpoint that is about to be replaced."""
-  (folders(workdir)[1] / f"{step}.json").unlink(missing_ok=True)
 
 
 def clean(workdir: Path) -> None:
@@ -129,13 +121,11 @@ def _read_manifest(file: Path) -> Table:
     raise ValueError("it is no file")  # a pipe would be waited for
   manifest = parse_table(file.read_bytes(), required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
-  if not isinstance(files, dict) or not (metrics is None or _are_numbers(metrics)):
+  metrics = {} if metrics is None else metrics
+  tables = isinstance(files, dict) and isinstance(metrics, dict)
+  if not tables or not all(isinstance(value, int | float) for value in metrics.values()):
     raise ValueError("it is not a table of files and metrics")
   return manifest
-
-
-def _are_numbers(metrics: object) -> bool:
-  return isinstance(metrics, dict) and all(isinstance(value, int | float) for value in metrics.values())
 
 
 def _step_folders(root: Path) -> list[Path]:

@@ -13,14 +13,8 @@ from jaxreg.train.files import Table, no_link_or_pipe, parse_table, sealed, writ
 class MetricsFile:
   """Appends records to `workdir/metrics.jsonl`.
 
-  If the file is opened again at an earlier step, the records after that step are dropped, so that no record
-  is there twice.
-
-  Args:
-    workdir: the folder of the run.
-    start: the step at which the run begins or continues.
-    say: shows a line to people.
-    check_there: raises if the work directory no longer belongs to this run.
+  Records after the step `start`, at which the run begins or continues, are dropped, so that none is there
+  twice. `check_there` raises if the work directory no longer belongs to this run.
   """
 
   def __init__(
@@ -94,10 +88,6 @@ def _parse(line: bytes) -> Table | None:
     record = parse_table(line)
   except ValueError:
     return None
-  numbers = all(isinstance(value, float) or _is_small(value) for value in record.values())
-  return record if numbers and _is_small(record.get("step")) and "epoch" in record else None
-
-
-def _is_small(value: object) -> bool:
-  """Whether the value is an integer that NumPy can hold."""
-  return type(value) is int and abs(value) < 2**63
+  is_step = lambda value: type(value) is int and abs(value) < 2**63  # NumPy holds no larger one
+  numbers = all(isinstance(value, float) or is_step(value) for value in record.values())
+  return record if numbers and is_step(record.get("step")) and "epoch" in record else None

@@ -24,10 +24,7 @@ from jaxreg.train.step.targets import CLASSES, Numbers, Target
 def final_metrics(
   run: Run, states: States, val: dict[str, np.ndarray] | None
 ) -> tuple[dict[str, np.ndarray], Bins | None] | None:
-  """The final metrics on val and test, `[replicas]` each, and the first replica's bins of the test split.
-
-  None in place of both once a signal has come, and in place of the bins where labels are numbers.
-  """
+  """Final metrics `[replicas]`, and the first replica's bins on test or None; None once a signal has come."""
   # The last evaluation may have used the live parameters; a run killed after its last step has none.
   if val is None or run.program.evaluated:
     sums = run.evaluate(states, run.data["val"])
@@ -52,12 +49,8 @@ def write_results(
 ) -> Table:
   """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
-  Args:
-    step: the step at which the run ended, with these `states`.
-    labels: the labels of the test split; the figures show the first replica, or the first ensemble, on it.
-    values: the metrics, each `[replicas]`.
-    bins: the sums of `calibration.ece_bins` over the test split; None where labels are numbers.
-    title: of the figures: the data and the network.
+  The figures show the first replica, or the first ensemble, on the test split with these `labels`. Metrics in
+  `values` are `[replicas]` each; `bins` are those of `final_metrics`.
   """
   program, seeds = run.program, run.seeds
   outputs: dict[str, np.ndarray] = {}
@@ -71,16 +64,8 @@ def write_results(
     results["replicas"] = {"seed": firsts, **{name: each.tolist() for name, each in values.items()}}
 
   def write() -> None:
-    save_figures(
-      workdir,
-      f"{paper_name(program.name)}, {title}",
-      seeds,
-      program.terms,
-      bins,
-      outputs,
-      labels,
-      program.target,
-    )
+    name = f"{paper_name(program.name)}, {title}"
+    save_figures(workdir, name, seeds, program.terms, bins, outputs, labels, program.target)
     if bins is not None:
       reliability = {name: np.asarray(sums).tolist() for name, sums in bins._asdict().items()}
       write_json(workdir / "reliability.json", sealed(reliability))
@@ -90,9 +75,7 @@ def write_results(
   try:
     processes.first(write)
   except OSError as error:
-    raise RunError(
-      f"{workdir}: the results cannot be written ({error}); the same command tries again"
-    ) from error
+    raise RunError(f"{workdir}: results cannot be written ({error}); the same command tries again") from error
   return results
 
 
@@ -106,14 +89,7 @@ def save_figures(
   labels: np.ndarray,
   target: Target = CLASSES,
 ) -> list[str]:
-  """Draws figures of the run's records and of its first seed's test outputs into `workdir/figures`.
-
-  A figure is left out if its records or outputs are missing. `bins` are the sums of `calibration.ece_bins`
-  over the test split.
-
-  Returns:
-    The file names.
-  """
+  """Draws those figures whose records or test outputs of the first seed are there; returns the file names."""
   first = f"{name}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
@@ -130,9 +106,8 @@ def save_figures(
     posterior = outputs.get("posterior_logits", retain + outputs.get("residual_logits", 0))
     if any("train/retain_target" in record for record in records):
       figures["diagnostics"] = plots.diagnostics(records, title=title)
-    figures["retain_maps"] = plots.retain_maps(
-      expit(retain), expit(posterior), labels, outputs["predictions"], title=first
-    )
+    maps = (expit(retain), expit(posterior), labels, outputs["predictions"])
+    figures["retain_maps"] = plots.retain_maps(*maps, title=first)
   write_figures(workdir, figures)
   return [f"{name}.png" for name in figures]
 
@@ -142,6 +117,5 @@ def _predicted(target: Numbers, predictions: np.ndarray, labels: np.ndarray, tit
   levels, quantiles = target.quantiles(predictions)
   point = np.asarray(target.point(predictions))
   first = lambda x: x.reshape(len(labels), -1, *x.shape[labels.ndim :])[:, 0]
-  return plots.predicted(
-    first(labels), first(point), first(quantiles) if len(levels) else None, levels=levels, title=title
-  )
+  bands = first(quantiles) if len(levels) else None
+  return plots.predicted(first(labels), first(point), bands, levels=levels, title=title)

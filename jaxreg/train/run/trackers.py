@@ -29,19 +29,12 @@ Tracker = Callable[[int, Mapping[str, float], Mapping[str, Path]], object]
 
 
 class Place(NamedTuple):
-  """What a tracker is opened for.
-
-  Attributes:
-    workdir: the folder of the run.
-    fields: the flat configuration.
-    start: the step at which the run begins or continues.
-    say: shows a line to people.
-  """
+  """What a tracker is opened for."""
 
   workdir: Path
-  fields: Options
-  start: int
-  say: Callable[[str], None]
+  fields: Options  # the flat configuration
+  start: int  # the step at which the run begins or continues
+  say: Callable[[str], None]  # shows a line to people
 
 
 @contextlib.contextmanager
@@ -164,12 +157,7 @@ TRACKERS: dict[str, Open] = {"tensorboard": tensorboard, "mlflow": mlflow, "wand
 
 
 def find_trackers(names: Sequence[str]) -> dict[str, Open]:
-  """What opens each of these trackers; one's own is `module:NAME`.
-
-  Raises:
-    RunError: if there is none of a name, its package is missing, or it is no function of (step, metrics,
-      figures).
-  """
+  """What opens each of these trackers; one's own is `module:NAME`."""
   return {name: _find(name) for name in names}
 
 
@@ -188,12 +176,7 @@ def _find(name: str) -> Open:
 
 
 class Trackers:
-  """Hands each record to all trackers; a context manager. One that fails is told once and then left out.
-
-  Args:
-    opens: what opens each tracker, by its name.
-    place: what they are opened for.
-  """
+  """Hands each record to all trackers; a context manager. One that fails is told once and then left out."""
 
   def __init__(self, opens: Mapping[str, Open], place: Place):
     self._opens, self._place = (opens if is_first() else {}), place

@@ -33,19 +33,15 @@ def make_evaluate(
     averaged = final or program.extras.average.along
     return replicas.gathered(program.predicting(state) if averaged else state.replace(extras={}))
 
-  def alone(final: bool) -> Callable[..., PyTree]:
+  def of_each(step: Callable[..., PyTree], final: bool) -> Callable[..., PyTree]:
     return replicas.make_each(
-      lambda state, arrays, batch, number: program.eval_step(
-        shown(state, final), gather(arrays, batch), number
-      )
+      lambda state, arrays, batch, number: step(shown(state, final), gather(arrays, batch), number)
     )
 
-  def together(final: bool) -> Callable[..., PyTree]:
-    predict = replicas.make_each(
-      lambda state, arrays, batch, number: program.predict_step(
-        shown(state, final), gather(arrays, batch), number
-      )
-    )
+  def make(final: bool) -> Callable[..., PyTree]:
+    if program.ensemble == 1:
+      return of_each(program.eval_step, final)
+    predict = of_each(program.predict_step, final)
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(replicas.mesh, P()))
     def join(log_probs: PyTree, arrays: dict[str, Array], batch: Batch) -> Sums:
@@ -57,7 +53,6 @@ def make_evaluate(
 
     return lambda states, arrays, batch, number: join(predict(states, arrays, batch, number), arrays, batch)
 
-  make = alone if program.ensemble == 1 else together
   steps = {True: make(True)}
   steps[False] = steps[True] if program.extras.average.along else make(False)
 
@@ -80,10 +75,7 @@ def predicting_state(program: Program, replicas: Vmap | Loop, states: States, re
 def outputs_over(
   program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
 ) -> dict[str, np.ndarray]:
-  """The head's `..._logits` and the `predictions` for every example of a split, on the host.
-
-  The state is that of `predicting_state`.
-  """
+  """The head's `..._logits` and the `predictions` of a `predicting_state` for a split, on the host."""
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def run(state, arrays, batch, number):

@@ -9,13 +9,14 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 import jaxreg
 from jaxreg.train.config.checks import check_types
-from jaxreg.train.config.choices import default_config, flatten, relevant
+from jaxreg.train.config.choices import add_options, base_config, flatten, relevant
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import RunError, one_line, printable, shortened
@@ -30,18 +31,15 @@ FORMAT = 4  # of a work directory; a change that an older or newer version canno
 
 
 def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str | None:
-  """Claims `workdir` for a flat configuration, or checks that it belongs to that configuration.
+  """Claims `workdir` for a flat configuration, or checks that it belongs to it.
 
-  `num_steps` is the length of the run that is asked for.
-
-  Returns:
-    A remark, if the run continues with another length, under the other wrapping, or in another environment.
+  Returns a remark if the run continues with another length or wrapping, or in another environment.
   """
   if workdir.exists() and not workdir.is_dir():
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
   check_no_links(workdir)
-  remark = None
-  if (workdir / "config.json").is_file() and not _is_untouched(workdir):
+  remark, begun = None, (workdir / "config.json").is_file()
+  if begun and not _is_untouched(workdir):
     changed = check_same(workdir, fields, data)
     if not changed:
       return _other_environment(workdir)
@@ -50,12 +48,10 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
       raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
     other = changed.keys() == {"parallel"}
     if other and (workdir / "results.json").is_file():
-      raise RunError(
-        f"--workdir: {workdir} belongs to a finished run: {_show(changed)}; give another --workdir"
-      )
-    remarks = [f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"]
-    remark = "; ".join([*remarks, *filter(None, [_other_environment(workdir)])])
-  elif not (workdir / "config.json").is_file() and _holds_results(workdir):
+      raise RunError(f"--workdir: {workdir} belongs to a finished run: {_show(changed)}; give another")
+    remark = f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"
+    remark = "; ".join(filter(None, [remark, _other_environment(workdir)]))
+  elif not begun and _holds_results(workdir):
     raise RunError(f"--workdir: {workdir} has results of another program, and no config.json; give another")
   try:
     make_folder(workdir)
@@ -77,11 +73,7 @@ def claim_and_lock(
   *,
   part: str = "",
 ) -> Table:
-  """Claims `workdir` as `claim` does and locks it until `held` ends.
-
-  Returns:
-    The `results` of a run that is finished, or `claim`'s `remark` and the lock's `token`.
-  """
+  """Claims `workdir` and locks it until `held` ends; `results` of a finished run, or `remark` and `token`."""
   remark = claim(workdir, fields, data, num_steps)
   if (workdir / "results.json").is_file():
     results = read(workdir, "results.json")
@@ -113,11 +105,10 @@ def check_same(
 ) -> dict[str, tuple[object, object]]:
   """Checks that `workdir` belongs to this data and, but for fields of these scopes, to this configuration.
 
-  Returns:
-    The fields of the scope `length` that differ, with their old and new values.
+  Returns the fields of the scope `length` that differ, with their old and new values.
   """
   # Fields added since then take their default.
-  saved = {**flatten(default_config(fields)), **read_config(workdir)}
+  saved = {**flatten(add_options(base_config(), fields)), **read_config(workdir)}
   difference = _differences(relevant(saved), relevant(fields), free)
   length = [field for field in difference if row_of(field).scope == "length"]
   changed = {field: difference.pop(field) for field in length}
@@ -132,20 +123,17 @@ def check_same(
 def read(workdir: Path, name: str) -> Table:
   """The content of a JSON file in the work directory."""
   file = workdir / name
-  hint = "give another"
-  if name == "results.json":
-    hint = "remove it, and the same command makes it again"
+  results = name == "results.json"
+  hint = "remove it, and the same command makes it again" if results else "give another"
   if file.exists() and not file.is_file():
     raise RunError(f"workdir: {file} is damaged (it is not a file); {hint}")
   if not file.is_file():
-    raise RunError(
-      f"workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
-    )
+    raise RunError(f"workdir: {workdir} has no {name}: nothing was trained there; train, or give another")
   try:
     content = parse_table(file.read_bytes())
   except (ValueError, OSError) as error:
     raise RunError(f"workdir: {file} is damaged ({one_line(error)}); {hint}") from error
-  if name == "results.json":
+  if results:
     numbers = (value for field, value in content.items() if field != "replicas")
     if "step" not in content or not all(isinstance(value, int | float) for value in numbers):
       raise RunError(f"workdir: {file} is damaged (it is not a table of results); {hint}")
@@ -176,18 +164,6 @@ def read_data(workdir: Path) -> DataSpec:
   return DataSpec.from_table(data)
 
 
-def _is_size(value: object) -> bool:
-  return type(value) is int and 1 <= value < 2**31
-
-
-def _is_count(value: object) -> bool:
-  return value == 0 or _is_size(value)
-
-
-def _is_text(value: object) -> bool:
-  return isinstance(value, str)
-
-
 def _is_dtype(value: object) -> bool:
   try:
     return isinstance(value, str) and np.dtype(value).kind in "uif"
@@ -195,43 +171,31 @@ def _is_dtype(value: object) -> bool:
     return False
 
 
-def _is_number(value: object) -> bool:
-  return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _list_of(right: Callable[[object], bool]) -> Callable[[object], bool]:
-  return lambda value: isinstance(value, list) and all(map(right, value))
-
-
-def _table_of(right: Callable[[object], bool]) -> Callable[[object], bool]:
-  return lambda value: isinstance(value, dict) and all(map(right, value.values()))
-
+_Check = Callable[[Any], bool]
+_is_size: _Check = lambda value: type(value) is int and 1 <= value < 2**31
+_is_count: _Check = lambda value: value == 0 or _is_size(value)
+_is_text: _Check = lambda value: isinstance(value, str)
+_is_number: _Check = lambda value: type(value) in (int, float) and math.isfinite(value)
+_list_of = lambda right: lambda value: isinstance(value, list) and all(map(right, value))
+_table_of = lambda right: lambda value: isinstance(value, dict) and all(map(right, value.values()))
 
 # The fields of a `DataSpec`, and whether a value of them is right.
-DATA: dict[str, Callable[[object], bool]] = {
-  "input_shape": _list_of(_is_size),
+DATA: dict[str, _Check] = {
+  **dict.fromkeys(("input_shape", "label_shape"), _list_of(_is_size)),
   "input_dtype": _is_dtype,
   "num_classes": _is_count,
-  "sizes": lambda value: isinstance(value, dict) and "train" in value and _table_of(_is_size)(value),
-  "scale": lambda value: isinstance(value, int | float) and _is_number(value) and value > 0,
-  "label_shape": _list_of(_is_size),
-  "label_mean": _list_of(_is_number),
-  "label_std": _list_of(_is_number),
-  "mean": _list_of(_is_number),
-  "std": _list_of(_is_number),
+  "sizes": lambda value: _table_of(_is_size)(value) and "train" in value,
+  "scale": lambda value: _is_number(value) and value > 0,
+  **dict.fromkeys(("label_mean", "label_std", "mean", "std"), _list_of(_is_number)),
   "model": _table_of(_is_size),
-  "class_names": _list_of(_is_text),
-  "input_names": _list_of(_is_text),
+  **dict.fromkeys(("class_names", "input_names"), _list_of(_is_text)),
   "class_counts": _list_of(_is_count),
   "crc32": _table_of(_is_number),
 }
 
 
 def _holds_results(workdir: Path) -> bool:
-  """Whether there are results or checkpoints.
-
-  Unfinished checkpoints do not count: a folder that was removed during a save may hold one.
-  """
+  """Whether there are results or checkpoints; unfinished ones may be left in a folder that was removed."""
   results, checkpoints = workdir / "results.json", workdir / "checkpoints"
   if not checkpoints.is_dir():
     return results.exists() or checkpoints.exists()
@@ -255,19 +219,14 @@ def _differences(old: Table, new: Table, free: frozenset[str]) -> dict[str, tupl
 def _show(differences: dict[str, tuple[object, object]]) -> str:
   # The other fields often differ because a name does.
   first = sorted(differences.items(), key=lambda item: not item[0].endswith(".name"))
-  shown = [
-    f"{field} was {shortened(repr(old), 80)}, is {shortened(repr(new), 80)}"
-    for field, (old, new) in first[:SHOWN]
-  ]
+  text = lambda value: shortened(repr(value), 80)
+  shown = [f"{field} was {text(old)}, is {text(new)}" for field, (old, new) in first[:SHOWN]]
   more = len(differences) - len(shown)
   return ", ".join(shown) + (f", and {more} more differ" if more else "")
 
 
 def _other_environment(workdir: Path) -> str | None:
-  """One line on how the environment differs from the one where the run began, or None.
-
-  Other versions may change the last bits of results, or more.
-  """
+  """One line on how the environment, which may change results, differs from the run's first, or None."""
   if not (workdir / "environment.json").exists():
     return None
   try:

@@ -206,7 +206,7 @@ def make_gradient(objective: Objective, parts: int = 1) -> Callable[..., Descent
     number = len(batch["labels"])
 
     def one(batch: Batch, position: Array) -> tuple[PyTree, ModelState]:
-      part_key = keys.part(key, position[0])
+      part_key = keys.numbered(key, position[0])
       (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
       count = metrics["loss"][1]
 

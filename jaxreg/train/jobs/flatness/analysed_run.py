@@ -16,7 +16,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import places, restore_config, restore_run
 from jaxreg.train.config.choices import Config, base_config, flatten
 from jaxreg.train.data.batches import batch_indices, gather, place
-from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table
 from jaxreg.train.jobs.flatness import analyses
