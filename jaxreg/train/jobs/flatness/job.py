@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jaxreg import plots
+from jaxreg.plots._power_laws import power_law_table
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.values import checked_rows
 from jaxreg.train.errors import RunError, one_line
@@ -53,7 +54,7 @@ def flatness(config: Config, workdir: Path) -> Table:
   arrays = {label: row["arrays"] for label, row in found.items()}
   write_figures(workdir, make_figures(arrays, title=figure_title(config)))
   for name, (panels, *_) in power_law_panels(arrays).items():
-    write_text(workdir / "figures" / f"{name}.md", plots.power_law_table(panels) + "\n")
+    write_text(workdir / "figures" / f"{name}.md", power_law_table(panels) + "\n")
   write_json(workdir / "flatness.json", results)
   return {"rows": results}
 
@@ -103,8 +104,7 @@ def make_figures(rows: Mapping[str, Table], *, title: str = "") -> Table:
     losses = {label: each["losses"] for label, each in found.items()}
     figures["profile"] = plots.profiles(alphas, losses, title=title)
   for name, (panels, xlabel, ylabel) in power_law_panels(rows).items():
-    labels = {"xlabels": [xlabel] * len(panels), "ylabels": [ylabel] * len(panels)}
-    figures[name] = plots.power_laws(panels, **labels, title=title)
+    figures[name] = plots.power_laws(panels, xlabel=xlabel, ylabel=ylabel, title=title)
   if found := having("variance_flatness"):
     found = {label: each["spectra"] for label, each in found.items()}
     figures["spectra"] = plots.spectra(found, title=title)
