@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, colors, new_figure, tidy
+from jaxreg.plots._axes import WIDTH, colors, legend_below, new_figure, tidy
 from jaxreg.plots._marks import stroke
 
 FEW = 6  # more groups have no colours that one can tell apart
@@ -24,10 +24,6 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
   Args:
     series: by label, `steps`, `trace`, `isotropic` and `ratio`, each `[n]`. Labels that differ only in a part
       `seed 0`, set off by commas, share a colour and a key.
-    title: above the figure.
-
-  Returns:
-    A figure of two axes, or of two in each row.
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figure 4.
@@ -43,7 +39,6 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
       rows.setdefault(first, {})[rest] = group
   names = list(dict.fromkeys(name for row in rows.values() for name in row))
   styles = dict(zip(names, colors(len(names)), strict=True))
-  # Below the axes: on them, the legend would cover the curves.
   height = len(rows) * (3.4 if len(rows) == 1 else 2.2)
   figure = new_figure(WIDTH, 0.4 + height + 0.22 * -(-(len(names) + 2) // 2), title)
   axes = figure.subplots(len(rows), 2, squeeze=False, sharex="col", sharey="col")
@@ -69,7 +64,5 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
   for axis in axes[-1]:
     axis.set_xlabel("training step")
   marks = (stroke(r"Tr$(H \Sigma)$, the noise"), stroke(r"Tr$(H \bar\Sigma)$, isotropic noise", ":"))
-  figure.legend(
-    handles=[*keys.values(), *marks], loc="outside lower center", ncols=2, fontsize="small", frameon=False
-  )
+  legend_below(figure, [*keys.values(), *marks])
   return figure

@@ -1,7 +1,7 @@
 """Parts shared by all figures: new figures, axis scales, and the finish of an axis."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -9,10 +9,10 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from jaxreg.plots._lines import NOT_FINITE
-from jaxreg.plots._series import MAX_POINTS, MIN_BAND
+from jaxreg.plots._lines import MAX_POINTS, MIN_BAND, NOT_FINITE
 
 WIDTH = 6.2  # of a figure of the pages, in inches: on a telephone of 390 pixels, small text is 7 pixels high
 
@@ -82,6 +82,12 @@ def tidy(axis: Axes, title: str = "", *, grid: Literal["both", "x"] = "both") ->
   axis.set_title(title, loc="left", fontsize="medium")
   axis.grid(alpha=0.3, axis=grid)
   axis.spines[["top", "right"]].set_visible(False)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> Legend:
+  """Adds a legend below the axes: on them, it would cover what is drawn."""
+  where = "outside lower center"
+  return figure.legend(handles=handles, loc=where, ncols=columns, fontsize="small", frameon=False)
 
 
 def finish(axis: Axes, title: str, *, legend: bool = True) -> None:

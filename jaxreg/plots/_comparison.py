@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from jaxreg.plots._axes import WIDTH, new_figure, tidy
+from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
 from jaxreg.plots._interval import cut, interval
 from jaxreg.plots._names import paper_name
 
@@ -36,10 +36,6 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
     rows: by label, the values of `test/error`, `test/ece` (fractions) and `test/nll` (nats) of its runs, or
       of `test/rmse`, `test/mae` and `test/r2`; the first row is the reference; its mean is drawn through all
       rows.
-    title: above the figure.
-
-  Returns:
-    A figure with a panel for each metric.
   """
   if not rows:
     raise ValueError("rows must have at least one entry, got none")
@@ -70,26 +66,21 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
     for place, values in enumerate(drawn):
       if values.mean() > high:
         # An arrow for a row far outside: on its scale, the others would be one point.
-        note = f"{values.mean():.3g} "
+        side = axis.get_yaxis_transform()
         middle = {"ha": "right", "va": "center" if many else "bottom", **size}
-        axis.annotate(note, (1, place), xycoords=axis.get_yaxis_transform(), **middle)
-        axis.plot(1, place, ">", color=COLORS[1], transform=axis.get_yaxis_transform(), clip_on=False)
+        axis.text(1, place, f"{values.mean():.3g} ", transform=side, **middle)
+        axis.plot(1, place, ">", color=COLORS[1], transform=side, clip_on=False)
     tidy(axis, label, grid="x")
   axes[0].set_yticks(range(len(rows)), [paper_name(label) for label in rows], **size)
   axes[0].invert_yaxis()
   axes[0].margins(y=0.6 / max(len(rows), 2))
-  figure.legend(
-    [
-      Line2D([], [], color=COLORS[1], linestyle="", marker="o", markersize=4, alpha=0.4),
-      Line2D([], [], color=COLORS[1], marker="|", markersize=12),
-      Line2D([], [], color=COLORS[0], linewidth=0.8, linestyle=":"),
-    ],
-    ["single run", "mean and its 95 % confidence interval", f"mean of {paper_name(next(iter(rows)))}"],
-    loc="outside lower center",
-    ncols=3,
-    fontsize="small",
-    frameon=False,
-  )
+  reference, mean = f"mean of {paper_name(next(iter(rows)))}", "mean and its 95 % confidence interval"
+  handles = [
+    Line2D([], [], color=COLORS[1], linestyle="", marker="o", markersize=4, alpha=0.4, label="single run"),
+    Line2D([], [], color=COLORS[1], marker="|", markersize=12, label=mean),
+    Line2D([], [], color=COLORS[0], linewidth=0.8, linestyle=":", label=reference),
+  ]
+  legend_below(figure, handles, columns=3)
   return figure
 
 

@@ -1,7 +1,7 @@
-"""Lines of one metric over epochs."""
+"""Lines of one metric over epochs, averaged in blocks if there are too many records to draw."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,10 +9,63 @@ from matplotlib.lines import Line2D
 
 from jaxreg._metric_bounds import metric_bounds
 from jaxreg.plots._interval import cut
-from jaxreg.plots._series import MIN_BAND, Records, average, read
 
+Records = Sequence[Mapping[str, Any]]
+MAX_POINTS = 200
+MIN_BAND = 10
 FEW_POINTS = 30
 NOT_FINITE = "not finite"
+
+
+class Series(NamedTuple):
+  """One metric; `low` and `high` are the 10th and 90th percentile of the `block` records behind a value."""
+
+  epoch: np.ndarray
+  value: np.ndarray
+  low: np.ndarray
+  high: np.ndarray
+  block: int
+
+
+def read(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
+  """Returns epochs and values of the records that have `name`; null reads as NaN."""
+  found = [(i, record) for i, record in enumerate(records) if name in record]
+  for i, record in found:
+    if "epoch" not in record:
+      raise ValueError(f"every record with {name} must have an epoch, got record {i} with {sorted(record)}")
+  epochs = np.array([record["epoch"] for _, record in found], dtype=float)
+  return epochs, np.array([record[name] for _, record in found], dtype=float)
+
+
+def of_numbers(records: Records) -> bool:
+  """Whether the labels are numbers, so that the records have RMSE and MAE in place of NLL and error."""
+  return any("val/rmse" in record for record in records)
+
+
+def masked(records: Records) -> bool:
+  """Whether `train/nll` is DropMax's, under sampled masks, which always keep the target."""
+  return any("train/neg_entropy" in record for record in records)
+
+
+def average(epochs: np.ndarray, values: np.ndarray) -> Series:
+  """Averages over consecutive records, in blocks just large enough for at most `MAX_POINTS` points.
+
+  Non-finite values count in no mean. A block without finite values is NaN, which draws as a gap.
+  """
+  block = max(1, -(-len(values) // MAX_POINTS))
+  if block == 1:
+    values = np.where(np.isfinite(values), values, np.nan)
+    return Series(epochs, values, values, values, 1)
+  starts = range(0, len(values), block)
+  mean, low, high = np.array([_summary(values[i : i + block]) for i in starts]).T
+  return Series(np.array([epochs[i : i + block].mean() for i in starts]), mean, low, high, block)
+
+
+def _summary(values: np.ndarray) -> tuple[float, float, float]:
+  values = values[np.isfinite(values)]
+  if not values.size:
+    return (np.nan, np.nan, np.nan)
+  return (values.mean(), *np.quantile(values, (0.1, 0.9)))
 
 
 def line(
@@ -44,8 +97,11 @@ def line(
   if band and series.block >= MIN_BAND and not any(f"{name}_ci95" in record for record in records):
     axis.fill_between(series.epoch, series.low, series.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
   _confidence(axis, records, name, convert, drawn)
-  if cross:
-    _mark_not_finite(axis, epochs[~np.isfinite(values)], label)
+  missing = epochs[~np.isfinite(values)]
+  if cross and len(missing):
+    style = {"linestyle": "", "marker": "x", "color": "tab:red", "gid": NOT_FINITE}
+    style |= {"label": f"{label}: {len(missing)} not finite", "transform": axis.get_xaxis_transform()}
+    axis.plot(missing, np.full(len(missing), 0.03), **style)
   return series.block
 
 
@@ -61,19 +117,11 @@ def stars(axis: Axes, records: Records, name: str, *, scale: float = 1.0, unit: 
     if len(half):
       below, above = scale * cut(values[-1], half[-1], metric_bounds(name))
       low, high = scale * values[-1] - below, scale * values[-1] + above
-      whole = below == above
-      interval = f" ± {scale * half[-1]:.2g}" if whole else f" [{low:.3g}, {high:.3g}]"
-    axis.plot(
-      epochs,
-      np.where(np.isfinite(values), scale * values, np.nan),
-      linestyle="",
-      marker="*",
-      markersize=12,
-      color="black",
-      zorder=5,
-      clip_on=False,
-      label=f"test {scale * values[-1]:.3g}{interval}{unit}",
-    )
+      interval = f" ± {scale * half[-1]:.2g}" if below == above else f" [{low:.3g}, {high:.3g}]"
+    star: Any = {"linestyle": "", "marker": "*", "markersize": 12, "color": "black", "zorder": 5}
+    label = f"test {scale * values[-1]:.3g}{interval}{unit}"
+    shown = np.where(np.isfinite(values), scale * values, np.nan)
+    axis.plot(epochs, shown, clip_on=False, label=label, **star)
 
 
 def _confidence(
@@ -101,17 +149,3 @@ def _lonely(values: np.ndarray) -> list[int]:
   finite = np.concatenate([[False], np.isfinite(values), [False]])
   lonely = finite[1:-1] & ~finite[:-2] & ~finite[2:]
   return np.flatnonzero(lonely | (len(values) <= FEW_POINTS)).tolist()
-
-
-def _mark_not_finite(axis: Axes, epochs: np.ndarray, label: str) -> None:
-  if len(epochs):
-    axis.plot(
-      epochs,
-      np.full(len(epochs), 0.03),
-      transform=axis.get_xaxis_transform(),
-      linestyle="",
-      marker="x",
-      color="tab:red",
-      gid=NOT_FINITE,
-      label=f"{label}: {len(epochs)} not finite",
-    )

@@ -1,26 +1,25 @@
-"""The loss along random directions through trained networks."""
+"""The loss around trained networks: along random directions, and in a plane with the path of a training."""
 
 from collections.abc import Mapping
 
 import numpy as np
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, log_ticks, new_figure, tidy
+from jaxreg.plots._axes import WIDTH, legend_below, log_ticks, new_figure, tidy
 from jaxreg.plots._marks import band, stroke
 
 
 def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
   """Draws the mean loss over directions, a band of one standard deviation, and thin lines per direction.
 
+  The second axis has a log scale.
+
   Args:
     alphas: `[points]`, distances in units of the parameters' own norm.
     losses: by label, `[directions, points]`.
-    title: above the figure.
-
-  Returns:
-    A figure of two axes: linear, and on a log scale.
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figure 1.
@@ -33,9 +32,9 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
     if values.ndim != 2 or values.shape[1:] != alphas.shape:
       raise ValueError(f"{label} must be [directions, {len(alphas)}], got {values.shape}")
     mean, spread = values.mean(axis=0), values.std(axis=0)
-    for axis, low in zip(
-      axes, (mean - spread, np.minimum(mean, np.maximum(mean - spread, values.min(axis=0))))
-    ):
+    # On the log scale, a band that reaches below 0 ends at the least value.
+    least = np.minimum(mean, np.maximum(mean - spread, values.min(axis=0)))
+    for axis, low in zip(axes, (mean - spread, least), strict=True):
       axis.plot(alphas, values.T, color=f"C{number}", linewidth=0.5, alpha=0.3)
       axis.fill_between(alphas, low, mean + spread, color=f"C{number}", alpha=0.2, linewidth=0)
       axis.plot(alphas, mean, color=f"C{number}", label=label)
@@ -48,7 +47,54 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
   axes[0].set_ylabel(r"loss at $\theta + \alpha d$")
   handles, _ = axes[0].get_legend_handles_labels()
   marks = (stroke("mean"), band("one standard deviation"), stroke("one direction", width=0.5))
-  # Below the axes: on them, six entries would cover the curves.
-  where = "outside lower center"
-  figure.legend(handles=[*handles, *marks], loc=where, ncols=3, fontsize="small", frameon=False)
+  legend_below(figure, [*handles, *marks], columns=3)
+  return figure
+
+
+def surface(
+  alphas: ArrayLike,
+  betas: ArrayLike,
+  losses: ArrayLike,
+  *,
+  path: ArrayLike | None = None,
+  explained: ArrayLike | None = None,
+  levels: int = 16,
+  title: str = "",
+) -> Figure:
+  """Draws contours of the loss in a plane; positive losses get levels of equal ratios.
+
+  Args:
+    alphas: `[rows]`, the first coordinate.
+    betas: `[columns]`, the second.
+    losses: `[rows, columns]`, as from `flatness.loss_surface`.
+    path: `[num, 2]`, as the coordinates of `flatness.trajectory_plane`; its last point is marked.
+    explained: `[2]`, the parts of the path's variance, for the labels of the axes.
+    levels: number of contours.
+
+  References:
+    Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, sections 6 and 7.
+  """
+  x, y, z = (np.asarray(values, float) for values in (alphas, betas, losses))
+  if x.ndim != 1 or y.ndim != 1 or z.shape != (x.size, y.size):
+    raise ValueError(f"losses must be [rows, columns] = [{x.size}, {y.size}], got {z.shape}")
+  finite = z[np.isfinite(z)]
+  if not finite.size:
+    raise ValueError("losses must have finite values, got none")
+  low, high = finite.min(), finite.max()
+  ratios = low > 0 and high > 3 * low
+  space, norm = (np.geomspace, LogNorm(low, high)) if ratios else (np.linspace, None)
+  edges = np.unique(space(low, high if high > low else low + 1, levels))
+  figure = new_figure(5.2, 4.2, title)
+  axis = figure.subplots()
+  lines = axis.contour(x, y, np.ma.masked_invalid(z).T, levels=edges, cmap="viridis", norm=norm, linewidths=1)
+  bar = figure.colorbar(lines, ax=axis, label="loss", format="%.3g")
+  bar.minorticks_off()
+  if path is not None:
+    points = np.asarray(path, float)
+    if points.ndim != 2 or points.shape[1] != 2:
+      raise ValueError(f"path must be [num, 2], got {points.shape}")
+    axis.plot(*points.T, ".-", color="C3", linewidth=1, markersize=4)
+    axis.plot(*points[-1], "*", color="black", markersize=10)
+  shares = [""] * 2 if explained is None else [f", {part:.0%} of the path" for part in np.asarray(explained)]
+  axis.set(xlabel=f"first direction{shares[0]}", ylabel=f"second direction{shares[1]}")
   return figure

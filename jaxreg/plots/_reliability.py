@@ -1,14 +1,16 @@
-"""Reliability diagrams: a classifier's accuracy against its confidence."""
+"""Reliability: a classifier's accuracy against its confidence, and predicted numbers against true ones."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
 
 from jaxreg.calibration import Bins
-from jaxreg.plots._axes import WIDTH, new_figure, tidy
+from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
+from jaxreg.plots._marks import GREY, bar
 from jaxreg.plots._names import paper_name
 
 QUANTILE = 1.959964  # the normal distribution's quantile for 95 % intervals
@@ -24,10 +26,6 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
 
   Args:
     curves: by label, the sums of `calibration.ece_bins` or `adaptive_bins`, `[num_bins]`.
-    title: above the figure.
-
-  Returns:
-    A figure of two axes.
 
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Fig. 1.
@@ -45,48 +43,32 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
     some = count > 0
     mean, accuracy = confidence[some] / count[some], correct[some] / count[some]
     enough = count[some] >= FEW
-    upper.plot(
-      mean,
-      np.where(enough, accuracy, np.nan),
-      "o-",
-      color=color,
-      markersize=4,
-      clip_on=False,  # an accuracy of 0 or 1 lies on the edge
-      label=f"{paper_name(label)}, ECE {100 * error:.2f} %",
-    )
-    upper.plot(
-      mean[~enough], accuracy[~enough], "o", color=color, markersize=4, fillstyle="none", clip_on=False
-    )
+    label = f"{paper_name(label)}, ECE {100 * error:.2f} %"
+    dots: Any = {"color": color, "markersize": 4, "clip_on": False}  # an accuracy of 0 or 1 is on the edge
+    upper.plot(mean, np.where(enough, accuracy, np.nan), "o-", label=label, **dots)
+    if not enough.all():  # an empty line that is not clipped would take the axes' room
+      upper.plot(mean[~enough], accuracy[~enough], "o", fillstyle="none", **dots)
     low, high = wilson(correct[some], count[some])
     upper.vlines(mean, low, high, color=color, linewidth=0.8, alpha=0.6)
     edges = np.linspace(0, 1, len(count) + 1)
     width = np.diff(edges) / len(curves)
     lower.bar(edges[:-1] + place * width, count, width, align="edge", color=color, alpha=0.7)
   tidy(upper, "accuracy")
-  upper.set_xlim(0, 1)
-  upper.set_ylim(0, 1)
-  handles, labels = upper.get_legend_handles_labels()
-  marks: dict[str, Any] = {"color": "dimgray", "linestyle": ""}
-  handles += [
-    Line2D([], [], color="gray", linewidth=0.8, linestyle=":"),
-    Line2D([], [], **marks, marker="|", markersize=9),
-    Line2D([], [], **marks, marker="o", markersize=4, fillstyle="none"),
-    Line2D([], [], color="gray", linewidth=0.8, linestyle="--"),
+  upper.set(xlim=(0, 1), ylim=(0, 1))
+  hollow: dict[str, Any] = {"color": GREY, "linestyle": "", "markersize": 4, "fillstyle": "none"}
+  handles = [
+    *upper.get_legend_handles_labels()[0],
+    Line2D([], [], color="gray", linewidth=0.8, linestyle=":", label="perfectly calibrated"),
+    bar("95 % interval of the accuracy"),
+    Line2D([], [], marker="o", label=f"fewer than {FEW} examples", **hollow),
+    Line2D([], [], color="gray", linewidth=0.8, linestyle="--", label=f"{FEW} examples"),
   ]
-  labels += [
-    "perfectly calibrated",
-    "95 % interval of the accuracy",
-    f"fewer than {FEW} examples",
-    f"{FEW} examples",
-  ]
-  # Below the axes: inside, it would hide points of rare confidences.
-  figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+  legend_below(figure, handles)
   tidy(lower, "examples in the bin")
   # Most examples are in the last bin; on a linear axis the others would be invisible.
   lower.set_yscale("log")
-  lower.set_ylim(
-    bottom=min([0.7, *(0.7 * bar.get_height() for bar in lower.patches if bar.get_height() > 0)])
-  )
+  heights = [patch.get_height() for patch in lower.patches]
+  lower.set_ylim(bottom=0.7 * min([1, *(height for height in heights if height > 0)]))
   lower.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
   lower.yaxis.set_minor_formatter(lambda *_: "")
   lower.axhline(FEW, color="gray", linewidth=0.8, linestyle="--")
@@ -100,3 +82,62 @@ def wilson(correct: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarr
   middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
   half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
   return np.maximum(middle - half, 0), np.minimum(middle + half, 1)
+
+
+def predicted(
+  targets: ArrayLike,
+  outputs: ArrayLike,
+  quantiles: ArrayLike | None = None,
+  *,
+  levels: Sequence[float] = (),
+  title: str = "",
+) -> Figure:
+  """Draws predictions against the true values, and the share of targets below each predicted quantile.
+
+  Good predictions lie on the diagonal. Bars reach from the lowest to the highest quantile. Below, the
+  share of targets below each quantile is to be its level; bars are 95 % intervals (Wilson's score).
+
+  Args:
+    targets: `[n]`, the true values.
+    outputs: `[n]`, the predictions.
+    quantiles: `[n, levels]`, or None.
+    levels: in (0, 1), rising.
+
+  References:
+    Kuleshov, Fenner and Ermon, `Accurate Uncertainties for Deep Learning Using Calibrated Regression`, 2018.
+  """
+  targets, outputs = np.asarray(targets, float), np.asarray(outputs, float)
+  known = np.isfinite(targets)
+  if not known.any():
+    raise ValueError("targets must have at least one finite value, got none")
+  targets, outputs = targets[known], outputs[known]
+  both = quantiles is not None
+  figure = new_figure(WIDTH, 5 * (1 + both), title)
+  axes: Any = figure.subplots(1 + both, 1, squeeze=False)[:, 0]
+  rmse = np.sqrt(np.square(outputs - targets).mean())
+  shown = np.concatenate([targets, outputs])
+  if both:
+    quantiles = np.asarray(quantiles, float)[known]
+    low, high = quantiles[:, 0], quantiles[:, -1]
+    inside = ((low <= targets) & (targets <= high)).mean()
+    label = f"{levels[0]:.3g} to {levels[-1]:.3g} quantile: {inside:.0%} of the targets inside"
+    axes[0].vlines(targets, low, high, color="tab:blue", linewidth=0.8, alpha=0.35, label=label)
+    _calibration(axes[1], targets, quantiles, levels)
+  axes[0].plot(targets, outputs, "o", color="tab:blue", markersize=3.5, label=f"prediction, RMSE {rmse:.4g}")
+  ends = shown.min(), shown.max()
+  axes[0].plot(ends, ends, color="gray", linewidth=0.8, linestyle=":", label="equal")
+  tidy(axes[0], "predicted")
+  axes[0].set_xlabel("true")
+  axes[0].legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0, 1.06))
+  return figure
+
+
+def _calibration(axis: Any, targets: np.ndarray, quantiles: np.ndarray, levels: Sequence[float]) -> None:
+  below = (targets[:, None] <= quantiles).sum(axis=0)
+  number = np.full(len(levels), len(targets))
+  axis.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle=":", label="calibrated")
+  axis.vlines(levels, *wilson(below, number), color="tab:blue", linewidth=0.8, alpha=0.6)
+  axis.plot(levels, below / number, "o-", color="tab:blue", markersize=4, label=f"{len(targets)} targets")
+  tidy(axis, "share of the targets below the quantile")
+  axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the predicted quantile")
+  axis.legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0, 1.06))

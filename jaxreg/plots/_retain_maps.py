@@ -40,7 +40,6 @@ def retain_maps(
     log_probs: predictions, `[n, classes]`.
     class_names: `[classes]`, default the numbers.
     rows: largest number of examples per panel.
-    title: above the figure.
 
   Returns:
     A figure of four grey maps from 0 (black) to 1 (white) and a colour bar: p(z | x) for the easiest, p(z |
@@ -59,12 +58,13 @@ def retain_maps(
   check_range(rows, "rows", low=1)
   posterior[np.arange(n), labels] = 1
   predicted = log_probs.argmax(axis=-1)
-  easy = easiest(labels, log_probs, rows)
-  hard = most_difficult(labels, log_probs, rows)
+  right = predicted == labels
+  easy = _easiest(labels, log_probs, right, rows)
+  truth_probs = log_probs[np.arange(n), labels]
+  hard = np.lexsort((truth_probs, right))[:rows]  # the wrong examples before the right ones
 
   easy_names = [names[labels[i]] for i in easy]
-  hard_names = [_arrow(names[labels[i]], names[predicted[i]]) for i in hard]
-  means = class_means(retain, labels)
+  hard_names = [names[labels[i]] if right[i] else f"{names[labels[i]]} → {names[predicted[i]]}" for i in hard]
   height = max(3.2, 0.3 * len(hard)) + 0.075 * _upright(names) * max(map(len, names))
   figure = new_figure(WIDTH, 4 * height, title)
   axes = figure.subplots(4, 1)
@@ -73,7 +73,7 @@ def retain_maps(
   difficult = "p(z | x), most difficult (o truth, x prediction)"
   arrow = "example: its class → prediction"
   _map(axes[1], retain[hard], hard_names, names, difficult, arrow, marks)
-  _map(axes[2], means, names, names, "p(z | x), mean of each true class", "true class")
+  _map(axes[2], _class_means(retain, labels), names, names, "p(z | x), mean of each true class", "true class")
   _map(axes[3], posterior[hard], hard_names, names, "q(z | x, y), the same examples", arrow, marks)
   label = "probability that the class is retained"
   bar = {"orientation": "horizontal", "fraction": 0.015, "pad": 0.01, "aspect": 50}
@@ -81,26 +81,17 @@ def retain_maps(
   return figure
 
 
-def easiest(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
-  """Finds the most confident right example of each class, in class order, `[<= min(rows, classes)]`.
-
-  If there are more classes than rows, it takes the most confident of these examples.
-  """
-  right = np.flatnonzero(log_probs.argmax(axis=-1) == labels)
-  right = right[np.argsort(-log_probs[right, labels[right]], kind="stable")]
-  _, first = np.unique(labels[right], return_index=True)
-  chosen = right[np.sort(first)[:rows]]
+def _easiest(labels: np.ndarray, log_probs: np.ndarray, right: np.ndarray, rows: int) -> np.ndarray:
+  """The most confident right example of each class, or of the most confident classes, in class order."""
+  places = np.flatnonzero(right)
+  places = places[np.argsort(-log_probs[places, labels[places]], kind="stable")]
+  _, first = np.unique(labels[places], return_index=True)
+  chosen = places[np.sort(first)[:rows]]
   return chosen[np.argsort(labels[chosen])]
 
 
-def most_difficult(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
-  """Sorts the wrong examples before the right ones, each by the true class's probability: `[<= rows]`."""
-  right = log_probs.argmax(axis=-1) == labels
-  return np.lexsort((log_probs[np.arange(len(labels)), labels], right))[:rows]
-
-
-def class_means(retain: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  """Computes the mean of `retain` over each class's examples, `[classes, classes]`; NaN without examples."""
+def _class_means(retain: np.ndarray, labels: np.ndarray) -> np.ndarray:
+  """The mean of `retain` over each class's examples, `[classes, classes]`; NaN without examples."""
   sums = np.zeros((retain.shape[-1],) * 2)
   np.add.at(sums, labels, retain)
   counts = np.bincount(labels, minlength=len(sums))[:, None]
@@ -125,10 +116,6 @@ def _check(retain, posterior, labels, log_probs):
   return retain, posterior, labels, np.where(np.isnan(log_probs), -np.inf, log_probs)
 
 
-def _arrow(truth: str, predicted: str) -> str:
-  return truth if truth == predicted else f"{truth} → {predicted}"
-
-
 def _map(
   axis: Axes,
   values: np.ndarray,
@@ -141,9 +128,8 @@ def _map(
   missing = " (red: no value)" if np.isnan(values).any() else ""
   axis.set_title(title + missing, loc="left", fontsize="medium")
   if not len(values):
-    axis.text(
-      0.5, 0.5, "no example is classified rightly", transform=axis.transAxes, ha="center", color="gray"
-    )
+    nothing = {"ha": "center", "color": "gray", "transform": axis.transAxes}
+    axis.text(0.5, 0.5, "no example is classified rightly", **nothing)
     axis.set(xticks=[], yticks=[])
     return
   axis.imshow(values, cmap=GREY, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
@@ -152,9 +138,19 @@ def _map(
   _name(axis.yaxis, row_names)
   printed = len(column_names) <= MAX_PRINTED
   if printed:
-    _print(axis, values, shift=0.25 if marks else 0)
+    below = 0.25 if marks else 0
+    for (row, column), value in np.ndenumerate(values):
+      if np.isfinite(value):
+        style = {"color": "white" if value < 0.5 else "black", "fontsize": 7}
+        axis.text(column, row + below, f"{value:.2f}".removeprefix("0"), ha="center", va="center", **style)
   if marks:
-    _mark(axis, *marks, shift=-0.2 if printed else 0)
+    truth, predicted = marks
+    rows = np.arange(len(truth)) - (0.2 if printed else 0)
+    outline = [withStroke(linewidth=3, foreground="white")]
+    style = {"linestyle": "", "markeredgewidth": 1.5, "path_effects": outline}
+    circle = {"marker": "o", "color": "tab:blue", "markersize": 6, "fillstyle": "none"}
+    axis.plot(truth, rows, label="truth", **circle, **style)
+    axis.plot(predicted, rows, label="prediction", marker="x", color="tab:red", markersize=5, **style)
 
 
 def _upright(names: Sequence[str]) -> bool:
@@ -167,19 +163,3 @@ def _name(axis, names: Sequence[str]) -> None:
     return
   upright = axis.axis_name == "x" and _upright(names)
   axis.set_ticks(range(len(names)), names, fontsize="small", rotation=90 if upright else 0)
-
-
-def _print(axis: Axes, values: np.ndarray, *, shift: float) -> None:
-  for (row, column), value in np.ndenumerate(values):
-    if np.isfinite(value):
-      text = f"{value:.2f}".removeprefix("0")
-      color = "white" if value < 0.5 else "black"
-      axis.text(column, row + shift, text, ha="center", va="center", color=color, fontsize=7)
-
-
-def _mark(axis: Axes, truth: np.ndarray, predicted: np.ndarray, *, shift: float) -> None:
-  rows = np.arange(len(truth)) + shift
-  outline = [withStroke(linewidth=3, foreground="white")]
-  style = {"linestyle": "", "markeredgewidth": 1.5, "path_effects": outline}
-  axis.plot(truth, rows, marker="o", color="tab:blue", markersize=6, fillstyle="none", label="truth", **style)
-  axis.plot(predicted, rows, marker="x", color="tab:red", markersize=5, label="prediction", **style)

@@ -58,9 +58,8 @@ def compare(
   for label, seeds in loaded.items():
     for table, _ in seeds:
       if any(table[name] != head[name] for name in ("labels", "asked")):
-        raise ValueError(
-          f"cards must be of the same examples, key and sections; {label} differs from {first}"
-        )
+        what = "cards must be of the same examples, key and sections"
+        raise ValueError(f"{what}; {label} differs from {first}")
   every = [card for seeds in loaded.values() for card in seeds]
   sizes = {
     name: min(len(arrays[f"each/{name}"]) for _, arrays in every)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from jaxreg import plots
 from jaxreg.calibration import Bins
-from jaxreg.plots._axes import WIDTH, new_figure, tidy
+from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
 from jaxreg.plots._marks import band
 
 Arrays = Mapping[str, np.ndarray]
@@ -19,34 +19,32 @@ ByLabel = Mapping[str, Sequence[Arrays]]
 Figures = dict[str, Figure]
 
 
-def pooled(seeds: Sequence[Arrays], name: str) -> np.ndarray:
-  """An array of all seeds, one after another."""
-  return np.concatenate([arrays[name] for arrays in seeds])
+def pooled(seeds: Sequence[Arrays], label: str = "") -> Arrays:
+  """The arrays of all seeds, one after another, by the model's label and their own name."""
+  return {f"{label} {name}".lstrip(): np.concatenate([each[name] for each in seeds]) for name in seeds[0]}
 
 
 def lines(by_label: ByLabel, panels: Mapping[str, tuple[str, str]], *, columns: int = 2) -> Figure:
   """Curves: the mean over the seeds, and a band from the least to the largest; a panel names both arrays."""
-  several = len(by_label) > 1 or any(len(seeds) > 1 for seeds in by_label.values())
+  models, seeded = len(by_label) > 1, any(len(seeds) > 1 for seeds in by_label.values())
   rows = -(-len(panels) // columns)
-  figure = new_figure(WIDTH, 2.3 * rows + 0.5 + 0.2 * several, "")
+  figure = new_figure(WIDTH, 2.3 * rows + 0.5 + 0.2 * (models or seeded), "")
   axes: Any = figure.subplots(rows, columns, squeeze=False).ravel()
   for axis, (title, (x, y)) in zip(axes, panels.items()):
     for number, (label, seeds) in enumerate(by_label.items()):
       grid, values = seeds[0][x], np.stack([arrays[y] for arrays in seeds])
       marker = "o" if len(grid) < 20 else ""
       axis.plot(grid, values.mean(axis=0), marker=marker, markersize=3.5, color=f"C{number}", label=label)
-      axis.fill_between(
-        grid, values.min(axis=0), values.max(axis=0), color=f"C{number}", alpha=0.2, linewidth=0
-      )
+      low, high = values.min(axis=0), values.max(axis=0)
+      axis.fill_between(grid, low, high, color=f"C{number}", alpha=0.2, linewidth=0)
     tidy(axis, title)
     axis.set_xlabel(x)
     axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
   for axis in axes[len(panels) :]:
     axis.set_visible(False)
-  if several:
-    handles = [line for line in axes[0].lines if len(by_label) > 1]
-    handles += [band("all seeds")] if any(len(seeds) > 1 for seeds in by_label.values()) else []
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+  if models or seeded:
+    handles = [*(axes[0].lines if models else ()), *([band("all seeds")] if seeded else ())]
+    legend_below(figure, handles, columns=3)
   return figure
 
 
@@ -114,9 +112,9 @@ def _calibration(by_label: ByLabel) -> Figures:
 def _conformal(by_label: ByLabel) -> Figures:
   if "targets" in next(iter(by_label.values()))[0]:
     return _for_each(by_label, _intervals)
-  sizes = {
-    f"{label} {name}".lstrip(): pooled(seeds, name) for label, seeds in by_label.items() for name in seeds[0]
-  }
+  sizes: dict[str, np.ndarray] = {}
+  for label, seeds in by_label.items():
+    sizes |= pooled(seeds, label)
   bins = np.arange(max(map(np.max, sizes.values())) + 2) - 0.5
   return {"sizes": histograms(sizes, "classes in the set", bins=bins)}
 
@@ -132,11 +130,11 @@ def _intervals(seeds: Sequence[Arrays], title: str) -> Figures:
 
 
 def _flatness(by_label: ByLabel) -> Figures:
-  label_of = lambda label: label or "the model"
-  profiles = {label_of(label): pooled(seeds, "profile") for label, seeds in by_label.items()}
+  named = {label or "the model": seeds for label, seeds in by_label.items()}
+  profiles = {label: np.concatenate([each["profile"] for each in seeds]) for label, seeds in named.items()}
   parts = ("grid", "density", "standard_error")
-  densities = {label_of(label): [seeds[0][part] for part in parts] for label, seeds in by_label.items()}
-  alphas = next(iter(by_label.values()))[0]["alphas"]
+  densities = {label: [seeds[0][part] for part in parts] for label, seeds in named.items()}
+  alphas = next(iter(named.values()))[0]["alphas"]
   return {"profile": plots.profiles(alphas, profiles), "density": plots.density(densities)}
 
 
@@ -153,16 +151,14 @@ def _residuals(seeds: Sequence[Arrays], title: str) -> Figures:
 
 
 def _noise(by_label: ByLabel) -> Figures:
-  parts = {
-    f"{label} {name}".lstrip(): pooled(seeds, name) for label, seeds in by_label.items() for name in seeds[0]
-  }
+  parts: dict[str, np.ndarray] = {}
+  for label, seeds in by_label.items():
+    parts |= pooled(seeds, label)
   return {"disagreement": histograms(parts, "disagreement of the draws, nats")}
 
 
 def _ood(seeds: Sequence[Arrays], title: str) -> Figures:
-  return {
-    "confidence": histograms({name: pooled(seeds, name) for name in seeds[0]}, "confidence", title=title)
-  }
+  return {"confidence": histograms(pooled(seeds), "confidence", title=title)}
 
 
 DRAWN: dict[str, Callable[[ByLabel], Figures]] = {

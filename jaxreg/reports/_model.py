@@ -29,23 +29,14 @@ class Unavailable(ValueError):
 
 
 class Section(NamedTuple):
-  """What a section found.
-
-  Attributes:
-    numbers: by name.
-    arrays: what its figures are drawn of, by name.
-    sentence: how to read it.
-    cost: what it computed.
-    function: the functions that compute it.
-    each: values of each example in the model's order, by the name of the number that is their mean; two
-      models are compared by them.
-  """
+  """What a section found, by name."""
 
   numbers: dict[str, Number]
-  arrays: dict[str, Any]
-  sentence: str
-  cost: str
-  function: str
+  arrays: dict[str, Any]  # of its figures
+  sentence: str  # how to read it
+  cost: str  # what it computed
+  function: str  # the functions that compute it
+  # Values of each example in the order of the model, by the number that is their mean, which `compare` pairs.
   each: Mapping[str, Any] = {}
 
 
@@ -58,21 +49,13 @@ class Predicted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Model:
-  """A model and its data; attributes without a word here are arguments of `report`.
+  """A model and its data; attributes without a word here are arguments of `report`."""
 
-  Attributes:
-    shown: the predictions for the data of the card, and their labels.
-    apart: those that a temperature or a threshold is learned from; None takes a half of `shown`.
-    inputs: of the shown examples, or None.
-    predict: the function, or None.
-    draws: whether `predict` draws noise of a key.
-  """
-
-  shown: Predicted
-  apart: Predicted | None = None
-  inputs: np.ndarray | None
+  shown: Predicted  # for the data of the card
+  apart: Predicted | None = None  # to learn a temperature or a threshold from; None takes a half of `shown`
+  inputs: np.ndarray | None  # of the shown examples
   predict: Predict | None
-  draws: bool
+  draws: bool  # whether `predict` draws noise of a key
   params: Params
   loss_fn: LossFn | None
   key: Key
@@ -101,10 +84,7 @@ class Model:
     return self.bootstrapped(self.shown)
 
   def bootstrapped(self, given: Predicted) -> dict[str, Number]:
-    return bootstrapped(*given, self.levels, self.resampled(len(given.labels)))
-
-  def resampled(self, size: int) -> np.ndarray:
-    return resamples(self.seed, size)
+    return bootstrapped(*given, self.levels, resamples(self.seed, len(given.labels)))
 
   def halves(self) -> tuple[Predicted, Predicted, str]:
     """The shown and the held-out examples, and a remark if both are of the same data."""
@@ -122,9 +102,10 @@ class Model:
 
   def traced(self) -> tuple[Predict, np.ndarray]:
     """The same, if JAX can trace it."""
-    if self.function() and not self._is_traced:
+    found = self.function()
+    if not self._is_traced:
       raise Unavailable("needs a function that JAX can trace")
-    return self.function()
+    return found
 
   def images(self) -> np.ndarray:
     """The inputs as `[n, height, width, channels]`."""

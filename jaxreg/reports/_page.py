@@ -32,12 +32,9 @@ Cards = Mapping[str, Sequence[tuple[Table, Mapping[str, np.ndarray]]]]
 
 
 def write_page(folder: Path, cards: Cards, title: str, drawn: dict[str, Table], **first_table: Any) -> None:
-  """Writes the page and `figures/*.png`.
+  """Writes the page and `figures/*.png`; sections that are done are added to those `drawn` already.
 
-  Args:
-    folder, cards, title: as above.
-    drawn: sections that are drawn already; the others are added once they are done.
-    first_table: `differences`, rows, and the number of the `tested` ones.
+  `first_table` has the rows of `differences`, and the number of the `tested` ones.
   """
   try:
     import jinja2
@@ -77,9 +74,8 @@ def _section(folder: Path, name: str, cards: Cards) -> Table:
     file = "".join(letter if letter.isalnum() else "_" for letter in f"{name} {each}")
     write(folder / "figures" / f"{file}.png", stream.getvalue())
     source = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
-    shown["figures"].append(
-      {"source": source, "text": f"{TITLES[name]}: {each}", "photo": "mistakes" in each}
-    )
+    text = f"{TITLES[name]}: {each}"
+    shown["figures"].append({"source": source, "text": text, "photo": "mistakes" in each})
   return shown
 
 

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 
 from jaxreg import calibration
 from jaxreg.reports._model import Model, Predicted, Section
-from jaxreg.reports._numbers import Number, mean, share
+from jaxreg.reports._numbers import Number, mean, resamples, share
 from jaxreg.reports._statistics import conformal_intervals, conformal_sets, point
 
 MISTAKES = 12  # pictures
@@ -108,7 +108,7 @@ def prediction_sets(model: Model) -> Section:
   for (name, (mine, other)), title in zip(scores.items(), ("smallest sets", "adaptive sets"), strict=True):
     hits, sizes = conformal_sets(mine, shown.labels, other, apart.labels, alpha=model.alpha)
     found[f"{name}_coverage"] = share(f"{title}: with the label", hits)
-    found[f"{name}_size"] = mean(f"{title}: classes", sizes, model.resampled(len(sizes)))
+    found[f"{name}_size"] = mean(f"{title}: classes", sizes, resamples(model.seed, len(sizes)))
     arrays[title] = sizes
     each |= {f"{name}_coverage": hits, f"{name}_size": sizes}
   sentence = (
@@ -140,7 +140,7 @@ def intervals(model: Model) -> Section:
   for name, (low, high) in kinds.items():
     hits = (low <= shown.labels) & (shown.labels <= high)
     found[f"{name}_coverage"] = share(f"{name} intervals: with the target", hits)
-    found[f"{name}_width"] = mean(f"{name} intervals: width", high - low, model.resampled(len(low)))
+    found[f"{name}_width"] = mean(f"{name} intervals: width", high - low, resamples(model.seed, len(low)))
     each |= {f"{name}_coverage": hits, f"{name}_width": high - low}
   order = np.argsort(point(shown.predictions, model.levels))
   low, high = kinds["conformal"]

@@ -103,18 +103,15 @@ def report(
   key = jax.random.key(0) if key is None else check_key(key)
   check_range(minutes, "minutes", low=0, open_low=True)
   check_range(alpha, "alpha", low=0, high=1, open_low=True)
-  folder, options = (
-    Path(out),
-    {
-      "minutes": minutes,
-      "alpha": alpha,
-      "eps": tuple(map(float, eps)),
-      "levels": tuple(map(float, levels)),
-      "value_range": value_range,
-      "channel_axis": channel_axis,
-      "class_names": tuple(map(str, class_names)),
-    },
-  )
+  options: Table = {
+    "minutes": minutes,
+    "alpha": alpha,
+    "eps": tuple(map(float, eps)),
+    "levels": tuple(map(float, levels)),
+    "value_range": value_range,
+    "channel_axis": channel_axis,
+    "class_names": tuple(map(str, class_names)),
+  }
   given: Table = {"params": params, "held_out": held_out, "train": train}
   given["others"] = {name: np.asarray(each) for name, each in (others or {}).items()}
   model = make_model(predict_fn, data, **given, loss_fn=loss_fn, key=key, **options)
@@ -134,7 +131,8 @@ def report(
     "levels": [*options["levels"]],
     "asked": [name for name in known if sections is None or name in sections],
   }
-  store, drawn = Store(folder, head), {}
+  folder, drawn = Path(out), {}
+  store = Store(folder, head)
   store.arrays |= {f"model/{name}": x for name, x in model.shown._asdict().items()}
   show = lambda: write_page(folder, {title: [(store.table, store.arrays)]}, title, drawn)
   left = [name for name in head["asked"] if name not in store.table["sections"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 
 from jaxreg import adversarial, augment, calibration, ensembles, noise
 from jaxreg.reports._model import Model, Section, Unavailable, losses_of
-from jaxreg.reports._numbers import Number, mean, ranked, share
+from jaxreg.reports._numbers import Number, mean, ranked, resamples, share
 from jaxreg.reports._statistics import noise_like, rotated
+from jaxreg.typing import Array, Key
 
 STRENGTHS = (1, 2, 3, 4, 5)
 EPS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of the range of the inputs
@@ -20,34 +22,24 @@ STEPS = (1, 2, 5, 10, 20)  # of an attack; the last is the attack, the others sh
 DRAWS = 30  # of the model's noise
 
 
-def _ceil(x: Any) -> Any:
-  return jnp.ceil(x).astype(int)
+CORRUPTIONS = ("noise", "rotation", "shift", "scale", "brightness", "contrast", "box")
 
 
-# Up to the strength `s`, 1 to 5, a draw for each image; `low` and `high` end the range, `side` is in pixels.
-CORRUPTIONS: dict[str, Callable[..., Any]] = {
-  "noise": lambda key, batch, s, low, high, side: {
-    "inputs": noise.gaussian_noise(key, batch["inputs"], std=0.08 * s * (high - low))
-  },
-  "rotation": lambda key, batch, s, low, high, side: augment.rotate(
-    key, batch, max_degrees=12.0 * s, fill=low
-  ),
-  "shift": lambda key, batch, s, low, high, side: augment.translate(
-    key, batch, max_shift=_ceil(0.04 * s * side), fill=low
-  ),
-  "scale": lambda key, batch, s, low, high, side: augment.scale(
-    key, batch, max_factor=1 + 0.15 * s, fill=low
-  ),
-  "brightness": lambda key, batch, s, low, high, side: augment.color_jitter(
-    key, batch, brightness=0.2 * s, contrast=0.0, saturation=0.0, value_range=(low, high)
-  ),
-  "contrast": lambda key, batch, s, low, high, side: augment.color_jitter(
-    key, batch, brightness=0.0, contrast=0.2 * s, saturation=0.0, value_range=(low, high)
-  ),
-  "box": lambda key, batch, s, low, high, side: augment.cutout(
-    key, batch, size=_ceil(0.1 * s * side), fill=low
-  ),
-}
+def _corrupted(name: str, key: Key, x: Array, s: Array, low: float, high: float) -> Array:
+  """Images with values from `low` to `high`, each changed by a draw up to the strength `s`, 1 to 5."""
+  batch, side = {"inputs": x}, min(x.shape[1:3])
+  pixels = lambda part: jnp.ceil(part * s * side).astype(int)
+  jitter: Any = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "value_range": (low, high)}
+  change: dict[str, Callable[[], Any]] = {
+    "noise": lambda: {"inputs": noise.gaussian_noise(key, x, std=0.08 * s * (high - low))},
+    "rotation": lambda: augment.rotate(key, batch, max_degrees=12.0 * s, fill=low),
+    "shift": lambda: augment.translate(key, batch, max_shift=pixels(0.04), fill=low),
+    "scale": lambda: augment.scale(key, batch, max_factor=1 + 0.15 * s, fill=low),
+    "brightness": lambda: augment.color_jitter(key, batch, **{**jitter, "brightness": 0.2 * s}),
+    "contrast": lambda: augment.color_jitter(key, batch, **{**jitter, "contrast": 0.2 * s}),
+    "box": lambda: augment.cutout(key, batch, size=pixels(0.1), fill=low),
+  }
+  return change[name]()["inputs"]
 
 
 def elsewhere(model: Model) -> Section:
@@ -83,26 +75,25 @@ def corruptions(model: Model) -> Section:
   images, (low, high) = model.images(), model.range()
   passes = len(CORRUPTIONS) * len(STRENGTHS)
   rows = model.order[: model.affordable(passes, 0.25)]
-  labels, side = model.shown.labels[rows], min(images.shape[1:3])
+  labels = model.shown.labels[rows]
   clean = model.shown.predictions[rows].argmax(axis=-1) != labels
   arrays: dict[str, Any] = {"strengths": np.array([0, *STRENGTHS])}
   each: dict[str, Any] = {}
-  for number, (name, corrupt) in enumerate(CORRUPTIONS.items(), 2):
 
-    @jax.jit
-    def changed(key: Any, x: Any, strength: Any, corrupt: Any = corrupt) -> Any:
-      found = corrupt(key, {"inputs": jnp.asarray(x, jnp.float32)}, strength, low, high, side)["inputs"]
-      found = jnp.clip(found, low, high)
-      return (found.round() if images.dtype.kind in "iu" else found).astype(images.dtype)
+  @functools.partial(jax.jit, static_argnums=0)
+  def changed(name: str, key: Key, x: Array, strength: Array) -> Array:
+    found = jnp.clip(_corrupted(name, key, jnp.asarray(x, jnp.float32), strength, low, high), low, high)
+    return (found.round() if images.dtype.kind in "iu" else found).astype(images.dtype)
 
+  for number, name in enumerate(CORRUPTIONS, 2):
     wrong = [clean]
     for strength in STRENGTHS:
       key = jax.random.fold_in(jax.random.fold_in(model.key, number), strength)
-      x = np.moveaxis(np.asarray(changed(key, images[rows], strength)), -1, model.channel_axis)
+      x = np.moveaxis(np.asarray(changed(name, key, images[rows], strength)), -1, model.channel_axis)
       wrong.append(model.run(x).argmax(axis=-1) != labels)
     arrays[name], each[name] = np.mean(wrong, axis=1), np.mean(wrong[1:], axis=0)
   each = {"all": np.mean([*each.values()], axis=0), **each}
-  weights = model.resampled(len(rows))
+  weights = resamples(model.seed, len(rows))
   found = {name: mean(f"mean error: {name}", x, weights, percent=True) for name, x in each.items()}
   sentence = (
     "Strength 0 is the data as it is. Each image draws its change up to the strength; two models see the "
@@ -145,7 +136,7 @@ def attacked(model: Model) -> Section:
   found |= {name: share(f"error at {name}", wrong) for name, wrong in each.items()}
   found["random"] = share(f"error at a random point, eps {radii[-1]:.3g}", way[0][0])
   found["no_gradient"] = share("examples whose gradient is 0", way[0][2])
-  found["loss"] = mean(f"loss at eps {radii[-1]:.3g}", way[-1][1], model.resampled(len(rows)))
+  found["loss"] = mean(f"loss at eps {radii[-1]:.3g}", way[-1][1], resamples(model.seed, len(rows)))
   arrays = {
     "eps": np.array([0.0, *radii]),
     "error": np.array([clean.mean(), *(wrong.mean() for wrong in each.values())]),
@@ -177,7 +168,7 @@ def with_noise(model: Model) -> Section:
   log_probs, spread = model.batched(lambda key, x: draw(model.params, key, x), inputs[rows], stream=200)
   if not spread.max() > 1e-6:
     raise Unavailable("the predictions are the same with every key")
-  wrong, weights = log_probs.argmax(axis=-1) != labels, model.resampled(len(rows))
+  wrong, weights = log_probs.argmax(axis=-1) != labels, resamples(model.seed, len(rows))
   each = {"error": wrong, "nll": -log_probs[np.arange(len(rows)), labels], "disagreement": spread}
   found = {
     "error": share("error of the mean of the draws", wrong),

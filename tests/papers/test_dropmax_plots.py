@@ -157,6 +157,7 @@ def test_reliability_shows_accuracy_against_confidence():
   bins = calibration.ece_bins(np.log(probs), labels, num_bins=5)
   often = jax.tree.map(lambda sums: 50 * np.asarray(sums), bins)
   upper, lower = draws(plots.reliability({"test": often}))
+  assert upper.get_position().height > 0.4
   line = next(line for line in upper.lines if str(line.get_label()).startswith("test"))
   # Bins (0.4, 0.6], (0.6, 0.8], (0.8, 1].
   np.testing.assert_allclose(line.get_xdata(), [0.6, 0.75, 0.9], rtol=1e-6)

@@ -10,9 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from jaxreg import plots
-from jaxreg.plots._diagnostics import EQUILIBRIUM
-from jaxreg.plots._lines import NOT_FINITE
-from jaxreg.plots._series import MAX_POINTS
+from jaxreg.plots._curves import EQUILIBRIUM
+from jaxreg.plots._lines import MAX_POINTS, NOT_FINITE
 
 TERMS = ("nll", "kl", "neg_entropy", "auxiliary")
 DIAGNOSTICS = (

@@ -19,7 +19,7 @@ from jaxreg.train.config.checks import check
 from jaxreg.train.config.describe import names_of
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources
-from jaxreg.train.jobs import laplace, measures, out_of_distribution, restored_run
+from jaxreg.train.jobs import evaluate, laplace, measures, restored_run
 from jaxreg.train.jobs.summary import summary
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run import checkpoint, manifest
@@ -301,14 +301,14 @@ def test_every_measure_has_a_name():
 @pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)])
 def test_images_from_elsewhere_are_stored_as_the_data(dtype, scale):
   inputs = np.zeros((3, 28, 28, 1), dtype)
-  for kind, make in out_of_distribution.KINDS.items():
+  for kind, make in evaluate.KINDS.items():
     made = make(inputs, scale)
     assert made.dtype == dtype
     assert made.shape[1:] == inputs.shape[1:]
     assert 0 <= made.min() <= made.max() <= scale
     if kind in ("noise", "digits"):
       assert 0.05 * scale < made.mean() < 0.6 * scale
-  assert len(out_of_distribution._digits(inputs, scale)) == 1797
+  assert len(evaluate._digits(inputs, scale)) == 1797
 
 
 @pytest.mark.thorough

@@ -2,6 +2,6 @@
 
 Each job is `(config, workdir) -> results`, and `summary` puts its results in a few lines. `train` begins
 with an `initial_state`. `compare` and `flatness` train rows, see `row_config`. `evaluate`, `report` and
-`translate` begin with a `restored_run`; `measures`, `laplace` and `out_of_distribution` are further measures.
+`translate` begin with a `restored_run`; `measures` and `laplace` are further measures.
 May import: assemble and all below.
 """

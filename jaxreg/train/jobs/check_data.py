@@ -17,10 +17,8 @@ def check_data(config: Config, workdir: Path) -> Table:
   """Reads the data that `config` names, decodes each image once, and returns what there is.
 
   Nothing is written into `workdir`. What is found out about images stays in the user's cache, where a run
-  with `data.skip_unreadable` looks for it.
-
-  Raises:
-    RunError: for data that a run would refuse, and for images that would end it.
+  with `data.skip_unreadable` looks for it. Data that a run would refuse, and images that would end it, raise
+  a RunError.
   """
   del workdir
   source = read_source(config)
@@ -29,8 +27,8 @@ def check_data(config: Config, workdir: Path) -> Table:
   messages = sorted({fault for of_split in faults.values() for fault in of_split.values()})
   for message in messages[:MOST_SHOWN]:
     print(printable(message), file=sys.stderr)
-  if len(messages) > MOST_SHOWN:
-    print(f"... and {len(messages) - MOST_SHOWN} more", file=sys.stderr)
+  if (more := len(messages) - MOST_SHOWN) > 0:
+    print(f"... and {more} more", file=sys.stderr)
   data = used_part(config, source)
   numbers = lambda of: {name: len(split) for name, split in _splits(of).items()}
   results = {
@@ -65,8 +63,8 @@ def report_lines(results: Table) -> list[str]:
 
 
 def _splits(data: Dataset) -> dict[str, Split]:
-  others = {"unlabelled": data.unlabelled, "rest": data.rest}
-  return data.splits() | {name: split for name, split in others.items() if split is not None}
+  splits = data.splits() | {"unlabelled": data.unlabelled, "rest": data.rest}
+  return {name: split for name, split in splits.items() if split is not None}
 
 
 def _ending(faults: dict[str, Faults], source: Dataset, data: Dataset) -> set[str]:
@@ -75,7 +73,6 @@ def _ending(faults: dict[str, Faults], source: Dataset, data: Dataset) -> set[st
   for name, found in faults.items():
     images = getattr(source, name).inputs
     used = [split.inputs.numbers for split in _splits(data).values() if split.inputs.store is images.store]
-    for position, fault in found.items():
-      if any((numbers == images.numbers[position]).any() for numbers in used):
-        ending.add(fault)
+    is_used = lambda number, used=used: any((numbers == number).any() for numbers in used)
+    ending |= {fault for position, fault in found.items() if is_used(images.numbers[position])}
   return ending

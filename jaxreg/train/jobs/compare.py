@@ -43,28 +43,23 @@ def compare(config: Config, workdir: Path) -> Table:
   Each run has a folder of its own below `workdir`. After an interruption, the same command continues where it
   was, and finished runs are not run again. A row with several settings is first trained with each setting
   from one seed. The setting with the lowest `compare.choose` on the validation split is trained from all
-  seeds.
-
-  Raises:
-    RunError: for a mistake in the rows, the grid or the fields that they set, before anything is trained.
-    Interrupted: on SIGTERM or Ctrl-C, after saving.
+  seeds. A mistake in the rows or the grid raises a RunError before anything is trained; see also `train`.
   """
   processes.everywhere(lambda: check_no_links(workdir))
   rows = compared_rows(config)
   _check_all(config, rows)
   total, numbers = sum(len(_searched(row)) for row in rows) + len(rows), itertools.count(1)
 
-  def say(what: str) -> str:
-    """Reports the next run; returns its name beside the bar."""
-    run = f"run {next(numbers)} of {total}: {what}"
-    progress(f"compare: {run}")
-    return run
-
   def trained(runs: list[Planned]) -> list[Table]:
     """The results of each run."""
     if config.compare.together == "auto":
       train_together(runs)
-    return [train(run.config, run.folder, part=say(run.label)) for run in runs]
+    results: list[Table] = []
+    for run in runs:
+      part = f"run {next(numbers)} of {total}: {run.label}"
+      progress(f"compare: {part}")
+      results.append(train(run.config, run.folder, part=part))
+    return results
 
   searches = [_planned(config, workdir, row, setting) for row in rows for setting in _searched(row)]
   found = iter(trained(searches))
@@ -83,31 +78,26 @@ def compare(config: Config, workdir: Path) -> Table:
 
   first = next(iter(table.values()))["runs"]
   for entry in table.values():
-    entry["mean"] = averaged({name: np.asarray(runs) for name, runs in entry["runs"].items()})
+    values = {name: np.asarray(runs) for name, runs in entry["runs"].items()}
+    entry["mean"] = averaged(values)
     # Every row has the same seeds, and so the same data orders: differences are taken seed by seed. Ensembles
     # have other seeds than single runs; there, any pairing is as good.
-    entry["difference"] = averaged(
-      {name: np.asarray(runs) - np.asarray(first[name]) for name, runs in entry["runs"].items()}
-    )
+    entry["difference"] = averaged({name: runs - np.asarray(first[name]) for name, runs in values.items()})
   results = {"seeds": config.compare.seeds, "rows": table}
 
   def write() -> None:
     write_json(workdir / "compare.json", results)
     write_text(workdir / "compare.md", markdown(results))
     title, seeds = figure_title(config), f"{config.compare.seeds} seed{'s' * (config.compare.seeds > 1)}"
+    runs = {label: entry["runs"] for label, entry in table.items()}
+    records = {label: read_records(folder) for label, folder in folders.items()}
     figures = {
-      "comparison": plots.comparison(
-        {label: entry["runs"] for label, entry in table.items()}, title=f"{title}, {seeds}"
-      ),
-      "convergence": plots.convergence(
-        {label: read_records(folder) for label, folder in folders.items()}, title=f"{title}, {seeds}"
-      ),
+      "comparison": plots.comparison(runs, title=f"{title}, {seeds}"),
+      "convergence": plots.convergence(records, title=f"{title}, {seeds}"),
     }
     if "test/ece" in first:
-      figures["reliability"] = plots.reliability(
-        {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()},
-        title=f"{title}: test split, seed {config.seed}",
-      )
+      bins = {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()}
+      figures["reliability"] = plots.reliability(bins, title=f"{title}: test split, seed {config.seed}")
     write_figures(workdir, figures)
 
   processes.first(write)
@@ -125,15 +115,12 @@ def markdown(results: Table) -> str:
   less = less if "less" in less else f"{less} less {reference}'s"
   lines = [[seeds, *(title for title, *_ in metrics.values()), less, "setting"]]
   for label, entry in rows.items():
-    columns = [
-      label,
-      *(shown(entry["mean"], name, factor=by, digits=to) for name, (_, by, to) in metrics.items()),
-      ""
-      if label == reference
-      else shown(entry["difference"], first, factor=factor, digits=digits, difference=True),
-      ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items()),
-    ]
-    lines.append(columns)
+    values = [shown(entry["mean"], name, factor=by, digits=to) for name, (_, by, to) in metrics.items()]
+    difference = ""
+    if label != reference:
+      difference = shown(entry["difference"], first, factor=factor, digits=digits, difference=True)
+    setting = ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items())
+    lines.append([label, *values, difference, setting])
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   lines.insert(1, ["-" * width for width in widths])
   table = ["| " + " | ".join(map(str.ljust, line, widths)) + " |\n" for line in lines]
@@ -161,11 +148,9 @@ def _chosen(config: Config, row: Row, results: list[Table]) -> tuple[Fields, lis
     {"setting": setting, **{name: value for name, value in of_one.items() if name.startswith("val/")}}
     for setting, of_one in zip(row.grid, results, strict=True)
   ]
+  metric = chosen_metric(config.compare.choose, searched[0])
   # Of equal settings, the one with the better likelihood wins.
-  best = min(
-    searched,
-    key=lambda entry: (entry[chosen_metric(config.compare.choose, entry)], entry.get("val/nll", 0.0)),
-  )
+  best = min(searched, key=lambda entry: (entry[metric], entry.get("val/nll", 0.0)))
   return best["setting"], searched
 
 

@@ -55,10 +55,7 @@ def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[PyTree], 
 
 
 def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: str, replica: int) -> Variables:
-  """The backbone of the run in `workdir`, or that of `file` with its head if it fits, on the host.
-
-  `program` belongs to the run that starts from it. The result has parts of `params` and `model_state`.
-  """
+  """The backbone of the run in `workdir`, or that of `file` with its head if it fits, for `program`."""
   ours = _variables(program.abstract)
   try:
     if file:
@@ -85,9 +82,9 @@ def with_pretrained(
   program: Program, state: TrainState, pretrained: Variables, mesh: jax.sharding.Mesh
 ) -> TrainState:
   """The stacked state of all replicas, where each replica has a copy of the `pretrained` parts."""
-  copies = lambda new, old: np.broadcast_to(new, old.shape)
   old = _parts(_variables(state), *pretrained["params"])
-  placed = place(mesh, jax.tree.map(copies, pretrained, old), PartitionSpec())
+  copies = jax.tree.map(lambda new, old: np.broadcast_to(new, old.shape), pretrained, old)
+  placed = place(mesh, copies, PartitionSpec())
   params = {**state.params, **placed["params"]}
   model_state = {
     name: {**old, **placed["model_state"].get(name, {})} for name, old in state.model_state.items()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxreg.train.config.fields import Structure
 from jaxreg.train.data.batches import Source, gather
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import intercept
+from jaxreg.train.jobs.restored_run import RestoredRun
 from jaxreg.train.run.whole_split import batches
 from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.methods import predict_softmax
@@ -26,6 +27,7 @@ from jaxreg.train.step.targets import Numbers
 from jaxreg.typing import Array, Key, Params
 
 Arrays = dict[str, Array]
+Parts = tuple[Array, ...]
 
 PRECISIONS = np.logspace(-2, 4, 13)
 MOST_DENSE = 10_000  # parameters, whose matrix takes 400 MB
@@ -47,129 +49,134 @@ def check_last_layer(program: Program) -> None:
 
 
 def laplace_measures(
-  program: Program,
-  mesh: jax.sharding.Mesh,
+  run: RestoredRun,
   state: TrainState,
   sources: dict[str, Source],
-  batch_size: int,
   *,
   over: str,
   structure: Structure,
   samples: int,
 ) -> dict[str, float]:
-  """What predictions under the posterior of the weights reach, and the prior's precision.
+  """What predictions under the posterior of the weights reach on `shown`, and the prior's precision.
 
   The measures are error, NLL and ECE. Where labels are numbers, they are the NLPD and the coverage and width
   of intervals; the noise has the variance of the training errors. Training examples have no augmentation.
-
-  Args:
-    sources: `train`, `val`, and `shown`, the split to measure.
-    over: `last`, `ensembles.laplace_posterior` of the last layer with Kronecker factors, whose precision of
-      `PRECISIONS` has the lowest NLL on the validation split; or `all`, `ensembles.laplace` of the network
-      with its `structure`, whose precision has the largest evidence.
-    samples: draws of all weights that a prediction averages over; 0 for the linearised network.
+  `over`, `structure` and `samples` are the fields of `config.laplace`.
   """
-  if over == "last":
-    found = _of_last_layer(program, mesh, state, sources, batch_size)
-  else:
-    found = _of_all_layers(program, mesh, state, sources, batch_size, structure, samples)
-  names = ("nlpd", "coverage", "width") if isinstance(program.target, Numbers) else ("error", "nll", "ece")
-  return {f"laplace_{name}": found[name] for name in ("precision", *names)}
-
-
-def _of_last_layer(
-  program: Program, mesh: jax.sharding.Mesh, state: TrainState, sources: dict[str, Source], batch_size: int
-) -> dict[str, float]:
-  last_layer = _make_last_layer(program, mesh)
-  batches_of = lambda name: (
-    last_layer(state, sources[name].arrays, batch) for batch in batches(sources[name], batch_size, mesh)
-  )
-  layer = {name: _joined(batches_of(name), len(sources[name])) for name in ("val", "shown")}
-  numbers = isinstance(program.target, Numbers)
-  noise = _noise(_joined(batches_of("train"), len(sources["train"]))) if numbers else None
-  curvature = jax.jit(
-    functools.partial(ensembles.laplace_curvature, structure="kronecker", noise_variance=noise)
-  )
-  sums = (
-    curvature(features, outputs, weights=weights) for features, outputs, weights, _ in batches_of("train")
-  )
-  total = functools.reduce(calibration.merge, sums, None)
-  # The directions are the same for every precision, so they are computed once.
-  of_1 = ensembles.laplace_posterior(total, precision=1.0)
-
-  def metrics(name: str, precision: float) -> dict[str, float]:
-    features, outputs, weights, labels = map(jnp.asarray, layer[name])
-    posterior = of_1._replace(variances=1 / (1 / of_1.variances - 1 + precision))
-    variance = ensembles.laplace_variance(posterior, features)
-    return _metrics(program, outputs, variance, noise, weights, labels)
-
-  loss = "nlpd" if numbers else "nll"
-  precision = min(map(float, PRECISIONS), key=lambda precision: metrics("val", precision)[loss])
-  return {"precision": precision, **metrics("shown", precision)}
-
-
-def _of_all_layers(
-  program: Program,
-  mesh: jax.sharding.Mesh,
-  state: TrainState,
-  sources: dict[str, Source],
-  batch_size: int,
-  structure: Structure,
-  samples: int,
-) -> dict[str, float]:
-  numbers, name = isinstance(program.target, Numbers), _outputs_of(program)[1]
   size = sum(x.size for x in jax.tree.leaves(state.params))
-  if structure == "dense" and size > MOST_DENSE:
+  if over == "all" and structure == "dense" and size > MOST_DENSE:
     raise RunError(
       f"laplace.structure: dense takes a matrix of all parameters, at most {MOST_DENSE}, here {size}; "
       "give kfac, ekfac or diagonal"
     )
+  program, mesh = run.program, run.replicas.mesh
+  forward = _make_forward(program, mesh, last=over == "last")
+
+  def parts(name: str) -> Iterator[Parts]:
+    source = sources[name]
+    return (forward(state, source.arrays, batch) for batch in batches(source, run.batch_size, mesh))
+
+  @functools.cache
+  def whole(name: str) -> tuple[np.ndarray, ...]:
+    """The arrays of a split, without padding, on the host."""
+    joined = zip(*jax.device_get(list(parts(name))), strict=True)
+    return tuple(np.concatenate(x)[: len(sources[name])] for x in joined)
+
+  noise = _noise(whole("train")) if isinstance(program.target, Numbers) else None
+  if over == "last":
+    found = _of_last_layer(program, parts("train"), whole("val"), whole("shown"), noise)
+  else:
+    found = _of_all_layers(program, state, whole("train")[0], whole("shown"), noise, structure, samples)
+  names = ("nlpd", "coverage", "width") if noise is not None else ("error", "nll", "ece")
+  return {f"laplace_{name}": found[name] for name in ("precision", *names)}
+
+
+def _make_forward(program: Program, mesh: jax.sharding.Mesh, *, last: bool) -> Callable[..., Parts]:
+  """Compiles `(state, arrays, batch) -> (x, outputs, weights, labels)`.
+
+  `x` are the inputs, or of the last layer its features and a 1.
+  """
+  layer, name = _outputs_of(program)
+
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+  def forward(state: TrainState, arrays: Arrays, batch: Arrays) -> Parts:
+    examples, calls = program.examples(gather(arrays, batch)), []
+    with intercept(layer, calls):
+      outputs, _ = program.apply_fn(state.params, state.model_state, examples.inputs, key=None, train=False)
+    ((features, _),) = calls
+    x = jnp.pad(features, ((0, 0), (0, 1)), constant_values=1) if last else examples.inputs
+    return x, outputs[name].reshape(len(x), -1), examples.label_weights, examples.labels
+
+  return forward
+
+
+def _of_last_layer(
+  program: Program,
+  train: Iterable[Parts],
+  val: tuple[np.ndarray, ...],
+  shown: tuple[np.ndarray, ...],
+  noise: np.ndarray | None,
+) -> dict[str, float]:
+  """The precision of `PRECISIONS` has the lowest NLL on the validation split."""
+  curvature = jax.jit(
+    functools.partial(ensembles.laplace_curvature, structure="kronecker", noise_variance=noise)
+  )
+  sums = (curvature(features, outputs, weights=weights) for features, outputs, weights, _ in train)
+  total = functools.reduce(calibration.merge, sums, None)
+  # The directions are the same for every precision, so they are computed once.
+  of_1 = ensembles.laplace_posterior(total, precision=1.0)
+
+  def metrics(split: tuple[np.ndarray, ...], precision: float) -> dict[str, float]:
+    features, outputs, weights, labels = map(jnp.asarray, split)
+    posterior = of_1._replace(variances=1 / (1 / of_1.variances - 1 + precision))
+    variance = ensembles.laplace_variance(posterior, features)
+    return _metrics(program, outputs, variance, noise, weights, labels)
+
+  loss = "nll" if noise is None else "nlpd"
+  precision = min(map(float, PRECISIONS), key=lambda precision: metrics(val, precision)[loss])
+  return {"precision": precision, **metrics(shown, precision)}
+
+
+def _of_all_layers(
+  program: Program,
+  state: TrainState,
+  train_inputs: np.ndarray,
+  shown: tuple[np.ndarray, ...],
+  noise: np.ndarray | None,
+  structure: Structure,
+  samples: int,
+) -> dict[str, float]:
+  """The precision has the largest evidence."""
+  _, name = _outputs_of(program)
 
   def apply_fn(params: Params, x: Array, *, key: Key | None) -> Array:
     outputs, _ = program.apply_fn(params, state.model_state, x, key=key, train=False)
     return outputs[name].reshape(len(x), -1)
 
-  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
-  def some(params: Params, arrays: Arrays, batch: Arrays) -> tuple[Array, ...]:
-    examples = program.examples(gather(arrays, batch))
-    return (
-      examples.inputs,
-      apply_fn(params, examples.inputs, key=None),
-      examples.label_weights,
-      examples.labels,
-    )
-
-  def whole(source: Source) -> tuple[np.ndarray, ...]:
-    parts = (some(state.params, source.arrays, batch) for batch in batches(source, batch_size, mesh))
-    return _joined(parts, len(source))
-
-  of_train = whole(sources["train"])
-  noise = _noise(of_train) if numbers else None
   posterior = ensembles.laplace(
     apply_fn,
     state.params,
-    of_train[0],
-    likelihood="normal" if numbers else "categorical",
+    train_inputs,
+    likelihood="categorical" if noise is None else "normal",
     structure=structure,
     noise_variance=1.0 if noise is None else noise,
   )
   precision = posterior.best_precision()
-  inputs, _, weights, labels = map(jnp.asarray, whole(sources["shown"]))
+  inputs, _, weights, labels = map(jnp.asarray, shown)
   if not samples:
     found = posterior.linearized(inputs, precision=precision, chunk_size=CHUNK)
-    variance = jnp.diagonal(found.covariance, axis1=1, axis2=2)
-    metrics = _metrics(program, found.outputs, variance, noise, weights, labels)
+    outputs, variance = found.outputs, jnp.diagonal(found.covariance, axis1=1, axis2=2)
   else:
     key = keys.prediction(state.key, state.step, jnp.int32(0))
     draws = posterior.sample(key, precision=precision, num_samples=samples)
-    outputs = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), draws)
-    if numbers:
-      metrics = _metrics(program, outputs.mean(axis=0), outputs.var(axis=0), noise, weights, labels)
+    drawn = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), draws)
+    if noise is not None:
+      outputs, variance = drawn.mean(axis=0), drawn.var(axis=0)
     else:
       # The mean of probabilities, as logits without a variance.
-      log_probs = ensembles.arithmetic(jax.nn.log_softmax(outputs))
-      metrics = _metrics(program, log_probs, jnp.zeros_like(log_probs), noise, weights, labels)
-  return {"precision": float(precision), **metrics}
+      outputs = ensembles.arithmetic(jax.nn.log_softmax(drawn))
+      variance = jnp.zeros_like(outputs)
+  return {"precision": float(precision), **_metrics(program, outputs, variance, noise, weights, labels)}
 
 
 def _metrics(
@@ -198,25 +205,3 @@ def _noise(layer: tuple[np.ndarray, ...]) -> np.ndarray:
   _, outputs, weights, labels = layer
   errors = outputs - labels.reshape(outputs.shape)
   return np.average(np.square(errors), axis=0, weights=weights.reshape(outputs.shape)) + 1e-6
-
-
-def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Callable[..., tuple[Array, ...]]:
-  """Compiles `(state, arrays, batch) -> (features, outputs, weights, labels)`; the last feature is 1."""
-  layer, name = _outputs_of(program)
-
-  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
-  def last_layer(state: TrainState, arrays: Arrays, batch: Arrays) -> tuple[Array, ...]:
-    examples, calls = program.examples(gather(arrays, batch)), []
-    with intercept(layer, calls):
-      outputs, _ = program.apply_fn(state.params, state.model_state, examples.inputs, key=None, train=False)
-    ((features, _),) = calls
-    with_bias = jnp.pad(features, ((0, 0), (0, 1)), constant_values=1)
-    values = outputs[name].reshape(len(with_bias), -1)
-    return with_bias, values, examples.label_weights, examples.labels
-
-  return last_layer
-
-
-def _joined(parts: Iterable[tuple[Array, ...]], number: int) -> tuple[np.ndarray, ...]:
-  """The arrays of `number` examples, without padding, on the host."""
-  return tuple(np.concatenate(x)[:number] for x in zip(*jax.device_get(list(parts)), strict=True))

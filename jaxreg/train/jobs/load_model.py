@@ -91,7 +91,7 @@ class Predictor:
     return module.module(self._scaled(self._stored(np.zeros((1, *self.input_shape), self.input_dtype))))
 
   def _stored(self, inputs: object) -> Array:
-    return as_stored(inputs, self, self.decoding)
+    return as_stored(inputs, self.input_shape, self.input_dtype, self.scale, self.decoding)
 
   def _scaled(self, inputs: Array) -> Array:
     return in_model_units(inputs, self.input_dtype, self.scale)
@@ -134,9 +134,8 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     `[batch, 28, 28, 1]`) and scales them as in training, or it takes floats that are scaled already. After a
     training on image files, it also takes a list of files, or of uint8 images of any size, which it scales
     and crops as the run's evaluation does. The key is for predictions that sample masks, and for
-    `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns the names of the
-    classes, which `predict.class_names` has in order. `predict.outputs(inputs)` returns the outputs of the
-    head by name, such as `logits`. `predict.backbone` is the trained module of `model.name` itself.
+    `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns classes' names,
+    `predict.outputs(inputs)` the outputs of the head by name; `predict.backbone` is the trained module.
 
   Raises:
     RunError: if the work directory holds nothing usable.
@@ -147,15 +146,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
   """
   folder = local_path(workdir, "workdir")
   program, state, data = restore_run(folder, checkpoint, replica)
-  return Predictor(
-    input_shape=data.input_shape,
-    input_dtype=data.input_dtype,
-    scale=data.scale,
-    num_classes=data.num_classes,
-    step=int(state.step),
-    class_names=data.class_names,
-    input_names=data.input_names,
-    decoding=decoding_of(folder),
-    _program=program,
-    _state=state,
-  )
+  names = ("input_shape", "input_dtype", "scale", "num_classes", "class_names", "input_names")
+  described = {name: getattr(data, name) for name in names}
+  step, decoding = int(state.step), decoding_of(folder)
+  return Predictor(**described, step=step, decoding=decoding, _program=program, _state=state)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,18 +26,11 @@ Found = Mapping[str, ArrayLike]  # numbers, by measure
 
 
 class Predicted(NamedTuple):
-  """The predictions of a run for a split.
+  """The predictions of a run for a split, and a key for draws."""
 
-  Attributes:
-    log_probs: `[n, classes]`, or `[n, labels, 2]` for several labels an example; where labels are numbers,
-      what `target` says.
-    labels: `[n]`, or `[n, labels]`, where -1 is a label that is not known, or NaN a number.
-    key: for draws.
-    target: whether labels are classes or numbers.
-  """
-
+  # `[n, classes]`, or `[n, labels, 2]` for several labels an example; of numbers what `target` says.
   log_probs: np.ndarray
-  labels: np.ndarray
+  labels: np.ndarray  # `[n]`, or `[n, labels]`, where -1, or NaN of a number, is a label that is not known
   key: Key
   target: Target = CLASSES
 
@@ -63,21 +56,21 @@ def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
 def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
   if isinstance(shown.target, Numbers):
     return _intervals(shown, held_out, alpha)
-  scores = calibration.conformal_scores
-  return _sets("conformal", scores(shown.log_probs), shown, scores(held_out.log_probs), held_out, alpha)
+  scores = lambda each: calibration.conformal_scores(each.log_probs)
+  return _sets("conformal", scores, shown, held_out, alpha)
 
 
 def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
-  ours, theirs = (calibration.aps_scores(each.key, each.log_probs) for each in (shown, held_out))
-  return _sets("aps", ours, shown, theirs, held_out, alpha)
+  scores = lambda each: calibration.aps_scores(each.key, each.log_probs)
+  return _sets("aps", scores, shown, held_out, alpha)
 
 
 def _sets(
-  name: str, ours: Array, shown: Predicted, theirs: Array, held_out: Predicted, alpha: float
+  name: str, scores: Callable[[Predicted], Array], shown: Predicted, held_out: Predicted, alpha: float
 ) -> Found:
   """How often the sets hold the label, and their mean number of classes."""
-  given = theirs, held_out.labels
-  covered, sizes = conformal_sets(ours, shown.labels, *given, alpha=alpha, where=held_out.where)
+  theirs = scores(held_out), held_out.labels
+  covered, sizes = conformal_sets(scores(shown), shown.labels, *theirs, alpha=alpha, where=held_out.where)
   return {f"{name}_coverage": covered[shown.where].mean(), f"{name}_size": sizes[shown.where].mean()}
 
 
@@ -131,10 +124,6 @@ def _ranking(shown: Predicted) -> Found:
   return found
 
 
-def _f1(shown: Predicted) -> Found:
-  return _f1_at(shown, [0.5] * len(_of_labels(shown)), "f1")
-
-
 def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
   """F1 with a threshold for each label, which gives the largest F1 on the validation split."""
   from sklearn.metrics import precision_recall_curve
@@ -152,8 +141,7 @@ def _f1_at(shown: Predicted, thresholds: Sequence[float], name: str) -> Found:
   """F1 of the answers yes, with a threshold for each label."""
   from sklearn.metrics import f1_score
 
-  options: Any = {"zero_division": 0.0}  # no answer yes, and no label that is yes
-  score = functools.partial(f1_score, **options)
+  score = functools.partial(f1_score, zero_division=0.0)  # type: ignore[arg-type]  # if none is yes
   answers = [(labels, yes >= at) for (labels, yes), at in zip(_of_labels(shown), thresholds, strict=True)]
   macro = np.mean([score(*label) for label in answers])
   return {f"{name}_macro": macro, f"{name}_micro": score(*_together(answers))}
@@ -177,7 +165,7 @@ OF_THE_SPLIT: dict[str, Callable[[Predicted], Found]] = {
     "classwise_ece": calibration.ece(shown.known(calibration.classwise_bins)).mean()
   },
   "ranking": _ranking,
-  "f1": _f1,
+  "f1": lambda shown: _f1_at(shown, [0.5] * len(_of_labels(shown)), "f1"),
 }
 OF_YES_OR_NO, OF_NUMBERS = ("ranking", "f1", "thresholds", "conformal_risk"), ("conformal", "laplace")
 # These learn one number from the validation split.
@@ -195,14 +183,8 @@ def further_measures(
 ) -> dict[str, np.ndarray]:
   """The measures with these names on a split, `[replicas]` each, as `<split>/<measure>`.
 
-  `temperature` gives the temperature, and NLL and ECE at it. `conformal` and `aps` give the share of the
-  sets that hold the label, which is to be `1 - alpha`, and their mean size. `laplace` is as in
-  `laplace_measures`, whose options are given as `laplace`. Where labels are numbers, `conformal` gives the
-  share of the intervals that hold the target, and their mean width: quantiles or a Gaussian's interval are
-  widened, a mean alone gets an interval around it. Labels that are no or yes have four more: `ranking` gives
-  AUROC and average precision, `f1` that of answers at probability 1/2, `thresholds` that of answers at
-  thresholds learned for each label, and `conformal_risk` the share of an example's labels that its set
-  misses, at most `alpha` in expectation.
+  `alpha` is the share of labels that conformal sets and intervals may miss; `laplace` has the options of
+  `laplace_measures`.
   """
   dataset, ensemble = run.dataset, run.program.ensemble
   wanted = {"val": dataset.val, split: dataset.splits()[split]}
@@ -241,13 +223,12 @@ def further_measures(
 
     @functools.cache
     def predicted(name: str, state: TrainState = state) -> Predicted:
-      outputs = run.outputs(state, run.source(wanted[name]))
-      log_probs, labels = outputs["predictions"], wanted[name].labels
-      return Predicted(log_probs, labels, keys.prediction_sets(name), run.program.target)
+      log_probs = run.outputs(state, run.source(wanted[name]))["predictions"]
+      return Predicted(log_probs, wanted[name].labels, keys.prediction_sets(name), run.program.target)
 
     for name in names:
       if name == "laplace":
-        values = laplace_measures(run.program, run.replicas.mesh, state, sources, run.batch_size, **laplace)
+        values = laplace_measures(run, state, sources, **laplace)
       elif name in HELD_OUT:
         values = HELD_OUT[name](predicted(split), predicted("val"), alpha)
       else:

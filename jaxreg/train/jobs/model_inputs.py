@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +19,11 @@ if TYPE_CHECKING:
   from PIL import Image
 
 
-def _fits(inputs: object, shape: tuple[int, ...]) -> bool:
-  """Whether the inputs are one array of the shape that the network takes."""
-  return np.shape(inputs)[1:] == shape if isinstance(inputs, np.ndarray | jax.Array) else False
-
-
 def cropped(images: object, decoding: Decoding) -> np.ndarray:
   """The evaluation's crops `[n, size, size, 3]` of images of any size.
 
-  Args:
-    images: an array `[n, height, width, channels]`, or a sequence of files, of Pillow's images, or of arrays
-      `[height, width]` or `[height, width, channels]`; arrays are uint8, with 1, 3 or 4 channels.
-    decoding: how the run's evaluation scales and crops.
+  These are an array `[n, height, width, channels]`, or a sequence of files, of Pillow's images, or of arrays
+  `[height, width]` or `[height, width, channels]`; arrays are uint8, with 1, 3 or 4 channels.
   """
   if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
     raise ValueError(f"inputs must be a sequence of images, got a {type(images).__name__}")
@@ -62,34 +55,22 @@ def _as_image(given: object, number: int) -> "Image.Image":
   return _as_image(Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels), number)
 
 
-class Inputs(Protocol):
-  """What a `DataSpec` and a loaded model say of an example."""
+def as_stored(
+  inputs: object, shape: tuple[int, ...], stored: str, scale: float, decoding: Decoding | None
+) -> Array:
+  """Examples of this shape as the data source stores them, of the dtype `stored`.
 
-  @property
-  def input_shape(self) -> tuple[int, ...]: ...
-
-  @property
-  def input_dtype(self) -> str: ...
-
-  @property
-  def scale(self) -> float: ...
-
-
-def as_stored(inputs: object, data: Inputs, decoding: Decoding | None = None) -> Array:
-  """The inputs as the data source stores them; they may be given as stored, or as floats that are scaled.
-
-  With `decoding`, they may also be images as `cropped` takes them.
+  They may also be floats that are divided by `scale` or, with `decoding`, images as `cropped` takes them.
   """
-  if decoding is not None and not _fits(inputs, data.input_shape):
-    inputs = cropped(inputs, decoding)
+  if decoding is not None:
+    is_array = isinstance(inputs, np.ndarray | jax.Array)
+    inputs = inputs if is_array and inputs.shape[1:] == shape else cropped(inputs, decoding)
   inputs = np.asarray(inputs)
-  if inputs.shape[1:] != data.input_shape:
-    shape = ", ".join(map(str, ("batch", *data.input_shape)))
-    raise ValueError(f"inputs must have shape [{shape}], got {inputs.shape}")
-  stored = data.input_dtype
+  if inputs.shape[1:] != shape:
+    wanted = ", ".join(map(str, ("batch", *shape)))
+    raise ValueError(f"inputs must have shape [{wanted}], got {inputs.shape}")
   if not is_integer(stored) or inputs.dtype == stored:
     return jnp.asarray(inputs)
-  scale = data.scale
   if scale == 1 or not np.issubdtype(inputs.dtype, np.floating):
     floats = "" if scale == 1 else f", or floating and divided by {scale:g}"
     raise ValueError(f"inputs must be {stored}, as the data source stores them{floats}, got {inputs.dtype}")

@@ -32,8 +32,7 @@ def report(config: Config, workdir: Path) -> Table:
   """Makes a card of each replica below `workdir/report`, and compares them with those of `report.against`.
 
   Raises:
-    RunError: for a run whose labels are not one class or number for each example, or whose data are read
-      batch by batch.
+    RunError: for labels that are not one class or number for each example, or data that are read by batch.
   """
   if jax.process_count() > 1:
     raise RunError(f"job: report runs in one process, here are {jax.process_count()}")
@@ -47,7 +46,7 @@ def report(config: Config, workdir: Path) -> Table:
   pages = [card / "report.html" for card in cards[workdir]]
   if models:
     _, *others = models
-    out = workdir / FOLDER / "against-{}".format("-".join(others).replace("/", "_"))[:100]
+    out = workdir / FOLDER / f"against-{'-'.join(others).replace('/', '_')}"[:100]
     by_model = {
       label: [card for folder in folders for card in cards[folder]] for label, folders in models.items()
     }
@@ -75,9 +74,9 @@ def _models(folders: list[Path]) -> dict[str, list[Path]]:
     same = {name: x for name, x in fields.items() if name not in SEEDS and row_of(name).scope != "call"}
     by_fields.setdefault(json.dumps(same, sort_keys=True), []).append(folder)
   groups = [*by_fields.values()] if len(by_fields) > 1 else [[folder] for folder in folders]
-  name = lambda group: re.sub(r"(?<=.)[-_.]?\d+$", "", group[0].name) if len(group) > 1 else group[0].name
-  labels = [name(group) for group in groups]
-  labels = labels if len({*labels}) == len(labels) else [str(group[0]) for group in groups]
+  number = r"(?<=.)[-_.]?\d+$"
+  labels = [re.sub(number, "", first.name) if seeds else first.name for first, *seeds in groups]
+  labels = labels if len({*labels}) == len(labels) else [str(first) for first, *_ in groups]
   return dict(zip(labels, groups, strict=True))
 
 

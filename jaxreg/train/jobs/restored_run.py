@@ -25,22 +25,16 @@ from jaxreg.train.step.state import States, TrainState
 
 @dataclasses.dataclass(frozen=True)
 class RestoredRun:
-  """A trained run: its functions, its data and the states of one checkpoint, as `replicas` lays them out.
-
-  Attributes:
-    number: the number of replicas.
-    batch_size: examples in a batch of an evaluation.
-    resident: whether the data are kept in the devices' memory.
-  """
+  """A trained run: its functions, its data and the states of one checkpoint, as `replicas` lays them out."""
 
   program: Program
   dataset: Dataset
   replicas: Vmap | Loop
   states: States
   step: int
-  number: int
-  batch_size: int
-  resident: bool
+  number: int  # of replicas
+  batch_size: int  # of an evaluation
+  resident: bool  # whether the data are kept in the devices' memory
 
   def each(self) -> Iterator[TrainState]:
     """The state of each replica in turn, with the parameters for predictions."""
@@ -76,6 +70,5 @@ def restore_states(config: Config, workdir: Path) -> RestoredRun:
     lambda step: processes.everywhere(lambda: restore(workdir, step, like)),
     agree=processes.first,
   )
-  sizes = {"number": config.replicas, "batch_size": config.eval_batch_size}
-  resident = is_resident(config, dataset)
-  return RestoredRun(program, dataset, replicas, replicas.unpack(states), step, resident=resident, **sizes)
+  states, sizes = replicas.unpack(states), (config.replicas, config.eval_batch_size)
+  return RestoredRun(program, dataset, replicas, states, step, *sizes, is_resident(config, dataset))

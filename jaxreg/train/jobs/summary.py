@@ -14,12 +14,13 @@ from jaxreg.train.step.metrics import few_runs, shown
 
 def summary(results: Table, config: Config, workdir: Path) -> str:
   """The results as a few lines for people, with the paths of the figures."""
+  figures = [str(file) for file in sorted((workdir / "figures").glob("*.png"))]
   if config.job == "compare":
     where = f"in {workdir}: compare.md, compare.json, and a folder a run"
-    return "\n".join([markdown(results), where, *_figures(workdir)])
+    return "\n".join([markdown(results), where, *figures])
   if config.job == "flatness":
     where = f"in {workdir}: flatness.json, and a folder a run"
-    return "\n".join([flatness_lines(results), where, *_figures(workdir)])
+    return "\n".join([flatness_lines(results), where, *figures])
   if config.job == "translate":
     found = "   ".join(
       f"{name} BLEU {shown(results, f'{name}/bleu', digits=2)}" for name in ("greedy", "beam")
@@ -30,33 +31,12 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
     return report_card_lines(results)
   if config.job == "check_data":
     return "\n".join(report_lines(results))
-  lines = []
-  for split in ("train", "val", "test"):
-    if f"{split}/error" in results:
-      error = shown(results, f"{split}/error", factor=100, digits=2)
-      nll = shown(results, f"{split}/nll", digits=4)
-      ece = shown(results, f"{split}/ece", factor=100, digits=2)
-      lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
-      lines += _further(results, split)
-    if f"{split}/rmse" in results:
-      names = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nlpd": "NLPD", "pinball": "pinball loss"}
-      found = {title: f"{split}/{name}" for name, title in names.items() if f"{split}/{name}" in results}
-      lines.append(
-        f"{split:5} "
-        + "   ".join(f"{title} {shown(results, name, digits=4)}" for title, name in found.items())
-      )
-      if f"{split}/coverage" in results:
-        coverage = shown(results, f"{split}/coverage", factor=100, digits=1)
-        width = shown(results, f"{split}/width", digits=4)
-        lines.append(f"      intervals hold {coverage}% of the targets, mean width {width}")
-      lines += _further(results, split)
+  lines = [line for split in ("train", "val", "test") for line in _of_split(results, split)]
   for name in results:
     if re.fullmatch(r"ood/.*_auroc", name):
       kind, score = name.removeprefix("ood/").removesuffix("_auroc").split("/")
-      auroc, fpr = (
-        shown(results, f"ood/{kind}/{score}_{end}", factor=100, digits=1) for end in ("auroc", "fpr95")
-      )
-      lines.append(f"{kind:8} by {score:10} AUROC {auroc}%   FPR at 95 % {fpr}%")
+      auroc, fpr = (_percent(results, f"ood/{kind}/{score}_{end}", 1) for end in ("auroc", "fpr95"))
+      lines.append(f"{kind:8} by {score:10} AUROC {auroc}   FPR at 95 % {fpr}")
   what = f"{config.method.name}, checkpoint of step {results['step']}"
   number, members = config.replicas // config.ensemble, config.ensemble
   if number > 1:
@@ -66,51 +46,54 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
   elif members > 1:
     what += f", an ensemble of {members}"
   if config.job == "train":
-    lines.append(f"in {workdir}: results.json, metrics.jsonl, checkpoints/")
-    lines += _figures(workdir)
+    lines += [f"in {workdir}: results.json, metrics.jsonl, checkpoints/", *figures]
   return "\n".join([what, *lines])
 
 
-def _further(results: Table, split: str) -> list[str]:
-  """Lines on `evaluate.measures`."""
-  lines, indent = [], " " * 6
-  percent = lambda name: f"{shown(results, f'{split}/{name}', factor=100, digits=2)}%"
-  if errors := [name for name in ("mce", "adaptive_ece", "classwise_ece") if f"{split}/{name}" in results]:
-    texts = [f"{name.replace('_ece', ' ECE').replace('mce', 'MCE')} {percent(name)}" for name in errors]
-    lines.append(indent + "   ".join(texts))
-  if f"{split}/temperature" in results:
-    temperature, nll = (
-      shown(results, f"{split}/{name}", digits=4) for name in ("temperature", "tempered_nll")
-    )
-    lines.append(f"{indent}at temperature {temperature}: NLL {nll}   ECE {percent('tempered_ece')}")
-  if f"{split}/laplace_nll" in results:
-    likelihood = f"NLL {shown(results, f'{split}/laplace_nll', digits=4)}   ECE {percent('laplace_ece')}"
-    lines.append(f"{indent}by Laplace: error {percent('laplace_error')}   {likelihood}")
+def _percent(results: Table, name: str, digits: int = 2) -> str:
+  return f"{shown(results, name, factor=100, digits=digits)}%"
+
+
+def _of_split(results: Table, split: str) -> list[str]:
+  """Lines on the metrics of a split, and on its `evaluate.measures`."""
+  has = lambda name: f"{split}/{name}" in results
+  number = lambda name, digits=4: shown(results, f"{split}/{name}", digits=digits)
+  percent = lambda name, digits=2: _percent(results, f"{split}/{name}", digits)
+  lines, further = [], []
+  if has("error"):
+    lines.append(f"{split:5} error {percent('error')}   NLL {number('nll')}   ECE {percent('ece')}")
+  if has("rmse"):
+    titles = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nlpd": "NLPD", "pinball": "pinball loss"}
+    found = [f"{title} {number(name)}" for name, title in titles.items() if has(name)]
+    lines.append(f"{split:5} {'   '.join(found)}")
+    if has("coverage"):
+      hold = percent("coverage", 1)
+      further.append(f"intervals hold {hold} of the targets, mean width {number('width')}")
+  titles = {"mce": "MCE", "adaptive_ece": "adaptive ECE", "classwise_ece": "classwise ECE"}
+  if found := [f"{title} {percent(name)}" for name, title in titles.items() if has(name)]:
+    further.append("   ".join(found))
+  if has("temperature"):
+    tempered = f"NLL {number('tempered_nll')}   ECE {percent('tempered_ece')}"
+    further.append(f"at temperature {number('temperature')}: {tempered}")
+  if has("laplace_nll"):
+    likelihood = f"NLL {number('laplace_nll')}   ECE {percent('laplace_ece')}"
+    further.append(f"by Laplace: error {percent('laplace_error')}   {likelihood}")
   for name in ("conformal", "aps"):
-    if f"{split}/{name}_size" in results:
-      size = shown(results, f"{split}/{name}_size", digits=3)
-      lines.append(f"{indent}{name} sets: {size} classes, with the label in {percent(f'{name}_coverage')}")
-  if f"{split}/conformal_width" in results:
-    width = shown(results, f"{split}/conformal_width", digits=4)
-    lines.append(f"{indent}conformal intervals hold {percent('conformal_coverage')}, mean width {width}")
-  if f"{split}/laplace_nlpd" in results:
-    nlpd = shown(results, f"{split}/laplace_nlpd", digits=4)
-    lines.append(
-      f"{indent}by Laplace: NLPD {nlpd}, 90 % intervals hold {percent('laplace_coverage')}, "
-      f"mean width {shown(results, f'{split}/laplace_width', digits=4)}"
-    )
-  if f"{split}/conformal_risk_size" in results:
-    size = shown(results, f"{split}/conformal_risk_size", digits=3)
-    missed = percent("conformal_risk_missed")
-    lines.append(f"{indent}conformal_risk sets: {size} labels, {missed} of an example's labels missed")
+    if has(f"{name}_size"):
+      covered = percent(f"{name}_coverage")
+      further.append(f"{name} sets: {number(f'{name}_size', 3)} classes, with the label in {covered}")
+  if has("conformal_width"):
+    hold, width = percent("conformal_coverage"), number("conformal_width")
+    further.append(f"conformal intervals hold {hold}, mean width {width}")
+  if has("laplace_nlpd"):
+    hold = f"90 % intervals hold {percent('laplace_coverage')}, mean width {number('laplace_width')}"
+    further.append(f"by Laplace: NLPD {number('laplace_nlpd')}, {hold}")
+  if has("conformal_risk_size"):
+    size, missed = number("conformal_risk_size", 3), percent("conformal_risk_missed")
+    further.append(f"conformal_risk sets: {size} labels, {missed} of an example's labels missed")
   titles = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1", "tuned_f1": "F1, tuned"}
   for name, title in titles.items():
-    if f"{split}/{name}_macro" in results:
+    if has(f"{name}_macro"):
       macro, micro = percent(f"{name}_macro"), percent(f"{name}_micro")
-      lines.append(f"{indent}{title}: {macro} in the mean of the labels, {micro} of all answers")
-  return lines
-
-
-def _figures(workdir: Path) -> list[str]:
-  """The paths of the figures, a line each."""
-  return [str(file) for file in sorted((workdir / "figures").glob("*.png"))]
+      further.append(f"{title}: {macro} in the mean of the labels, {micro} of all answers")
+  return [*lines, *(" " * 6 + line for line in further)]

@@ -25,7 +25,7 @@ from jaxreg.train.assemble.run_parts import make_run, replicas_of
 from jaxreg.train.assemble.saved import make_teacher
 from jaxreg.train.config.choices import Config, flatten, relevant
 from jaxreg.train.data.batches import make_feed
-from jaxreg.train.data.dataset import Dataset, DataSpec
+from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices.replicas import Vmap, cloned, stacked
 from jaxreg.train.devices.sharding import Layout
 from jaxreg.train.errors import RunError
@@ -60,11 +60,8 @@ def train_together(runs: Iterable[Planned]) -> None:
   """Trains, to their last steps, all runs that can share a program; says in one line which ones cannot.
 
   Runs share a program if they differ only in seeds and in numbers that can be traced, and if replicas are
-  trained by `vmap`. An interruption saves every run, and the same call continues.
-
-  Raises:
-    RunError: for a loss of any run that is not finite.
-    Interrupted: on SIGTERM or Ctrl-C, after saving.
+  trained by `vmap`. An interruption saves every run, and the same call continues; a loss of any run that is
+  not finite raises a RunError.
   """
   runs = [run for run in runs if not (run.folder / "results.json").is_file()]
   apart: list[Planned] = []
@@ -144,24 +141,28 @@ def _train(group: Sequence[Planned], dataset: Dataset) -> str:
     drawn=tuple(itertools.chain.from_iterable(order.drawn for order in orders)),
   )
   run = dataclasses.replace(make_run(config, dataset, program, replicas), order=order)
+  flats = [flatten(each.config) for each in group]
   strengths = {
-    field: np.repeat(np.array([flatten(each.config)[field] for each in group], np.float32), first.replicas)
+    field: np.repeat(np.array([flat[field] for flat in flats], np.float32), first.replicas)
     for field in fields
   }
+  folders = [each.folder for each in group]
   label = f"{len(group)} runs in one program: {'; '.join(each.label for each in group)}"
   progress(f"compare: {label}")
   with contextlib.ExitStack() as held:
-    there = [_claimed(each, data, program.num_steps, held, label) for each in group]
+    there: list[Callable[[], None]] = []
+    for folder, flat in zip(folders, flats, strict=True):
+      claimed = workdirs.claim_and_lock(folder, flat, data, program.num_steps, held, part=label)
+      if claimed["remark"]:
+        progress(claimed["remark"])
+      there.append(functools.partial(check_there, folder, claimed["token"]))
     held.enter_context(run.interrupt)
     keeps = {"keep": first.checkpoint.keep, "best": first.checkpoint.best}
-    folders = [each.folder for each in group]
-    saved = Several(
-      [
-        held.enter_context(Checkpoints(folder, **keeps, check_there=check))
-        for folder, check in zip(folders, there, strict=True)
-      ],
-      [each.abstract for each in programs],
-    )
+    opened = [
+      held.enter_context(Checkpoints(folder, **keeps, check_there=check))
+      for folder, check in zip(folders, there, strict=True)
+    ]
+    saved = Several(opened, [each.abstract for each in programs])
     stacks = folders[0] / f"stacks-{jax.process_index()}.txt"
     watchdog = held.enter_context(Watchdog(stacks, minutes=first.stacks_after))
     states = compile_init(program, replicas)((np.array(order.seeds, np.uint32), strengths))
@@ -175,7 +176,7 @@ def _train(group: Sequence[Planned], dataset: Dataset) -> str:
     )
     check_all = lambda: [check() for check in there]
     trackers = find_trackers(first.log.trackers)
-    places = [Place(each.folder, flatten(each.config), step, say) for each in group]
+    places = [Place(folder, flat, step, say) for folder, flat in zip(folders, flats, strict=True)]
     tracks = [held.enter_context(Trackers(trackers, place)) for place in places]
     shown = {"eval_every": run.every.evaluate, "part": label, "check_there": check_all, "tracks": tracks}
     log = held.enter_context(open_log(*folders, start=step, program=program, **shown))
@@ -183,26 +184,11 @@ def _train(group: Sequence[Planned], dataset: Dataset) -> str:
   return ""
 
 
-def _claimed(
-  run: Planned, data: DataSpec, num_steps: int, held: contextlib.ExitStack, part: str
-) -> Callable[[], None]:
-  """Claims and locks the folder of a run; returns the check that the folder still belongs to the run."""
-  fields = flatten(run.config)
-  claimed = workdirs.claim_and_lock(run.folder, fields, data, num_steps, held, part=part)
-  if claimed["remark"]:
-    progress(claimed["remark"])
-  return functools.partial(check_there, run.folder, claimed["token"])
-
-
 class Several:
-  """The checkpoints of runs that train side by side: each has its part of the stacked state, as if alone.
-
-  Attributes:
-    each: the open checkpoints of each run.
-    states: the abstract state of each run alone, whose leaves are the first of the common state.
-  """
+  """The checkpoints of runs that train side by side: each has its part of the stacked state, as if alone."""
 
   def __init__(self, each: Sequence[Checkpoints], states: Sequence[TrainState]):
+    """Takes the abstract state of each run alone; its leaves are the first of the common state."""
     self._each, self._states = each, states
 
   @property

@@ -38,14 +38,10 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
   single values. With several processes, each calls this with the same arguments, and with a work directory
   that all of them see.
 
-  Args:
-    config: what to train, on which data.
-    workdir: the folder of the run.
-    part: the name of the run in a longer job, whose terminal then shows only a bar of this name.
+  `part` is the name of the run in a longer job, whose terminal then shows only a bar of this name.
 
   Raises:
-    RunError: for a mistake in the configuration, the data or the work directory, and for a loss that is
-      not finite.
+    RunError: for a mistake in the configuration, data or work directory, or a loss that is not finite.
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
   # Everything is loaded, checked and traced before the work directory is touched.

@@ -29,6 +29,7 @@ from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, PyTree
 
 Search = Callable[..., tuple[Array, Array]]
+Decode = Callable[[TrainState, Array, Array], Array]
 
 
 def translate(config: Config, workdir: Path) -> Table:
@@ -36,10 +37,8 @@ def translate(config: Config, workdir: Path) -> Table:
 
   Writes `translate.json` and, for the first replica, `translations.txt`. sacrebleu computes BLEU against the
   whole reference lines. A translation has at most as many tokens as a target in training. The layers compute
-  in float32, whatever precision they were trained in.
-
-  Returns:
-    `step`, and `greedy/bleu` and `beam/bleu`: means over the replicas.
+  in float32, whatever precision they were trained in. The results are `step`, and `greedy/bleu` and
+  `beam/bleu`, means over the replicas.
 
   Raises:
     RunError: as `evaluate`, or if the data are not parallel text, or sacrebleu is missing.
@@ -69,9 +68,8 @@ def translate(config: Config, workdir: Path) -> Table:
   bleu: dict[str, list[float]] = {}
   first: dict[str, list[str]] = {}
   for name, search in searches.items():
-    decode = make_decode(
-      run.program, search, text, beam_size=config.translate.beam_size if name == "beam" else 1
-    )
+    beam_size = config.translate.beam_size if name == "beam" else 1
+    decode = make_decode(run.program, search, text, beam_size=beam_size)
     for replica, state in enumerate(run.each()):
       title = name if config.replicas == 1 else f"{name}, replica {replica}"
       lines = text.text(_decode_all(decode, run, state, source, title))
@@ -80,17 +78,9 @@ def translate(config: Config, workdir: Path) -> Table:
       first.setdefault(name, lines)
 
   results = {"step": run.step, **averaged({f"{name}/bleu": np.array(all_) for name, all_ in bleu.items()})}
-  write_json(
-    workdir / "translate.json",
-    {
-      **results,
-      "split": split,
-      "checkpoint": config.evaluate.checkpoint,
-      **config.translate,
-      "signature": str(metric.get_signature()),
-      "replicas": bleu,
-    },
-  )
+  about = {"split": split, "checkpoint": config.evaluate.checkpoint, **config.translate}
+  about |= {"signature": str(metric.get_signature()), "replicas": bleu}
+  write_json(workdir / "translate.json", results | about)
   blocks = [
     f"source     {source}\nreference  {reference}\ngreedy     {greedy}\nbeam       {beam}\n"
     for (source, reference), greedy, beam in zip(pairs, first["greedy"], first["beam"], strict=True)
@@ -99,9 +89,7 @@ def translate(config: Config, workdir: Path) -> Table:
   return results
 
 
-def make_decode(
-  program: Program, search: Search, text: ParallelText, *, beam_size: int
-) -> Callable[[TrainState, Array, Array], Array]:
+def make_decode(program: Program, search: Search, text: ParallelText, *, beam_size: int) -> Decode:
   """Builds `decode(state, inputs, number) -> tokens [batch, target_length]`; it reads only the source."""
   never = jnp.isin(jnp.arange(program.model.head.num_classes), jnp.array([PAD, BEGIN]))
 
@@ -131,11 +119,7 @@ def make_decode(
 
 
 def _decode_all(
-  decode: Callable[[TrainState, Array, Array], Array],
-  run: RestoredRun,
-  state: TrainState,
-  source: Source,
-  title: str,
+  decode: Decode, run: RestoredRun, state: TrainState, source: Source, title: str
 ) -> np.ndarray:
   mesh = run.replicas.mesh
 

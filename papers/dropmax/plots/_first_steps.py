@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxreg.plots._axes import new_figure
-from jaxreg.plots._series import Records
+from jaxreg.plots._lines import Records
 
 # The metrics of a panel by label; each panel is one row of the figure.
 TERMS = {"likelihood": "nll", "KL": "kl", "negative entropy": "neg_entropy", "auxiliary": "auxiliary"}

@@ -1,5 +1,6 @@
 """One run of `job = flatness`: its program, state and data are checked, restored and analysed."""
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,14 +72,10 @@ class AnalysedRun:
   def analyse(self) -> Table:
     """The arrays for the figures, and a summary in numbers."""
     network = self.networks(self.program, self.state.params)(self.state)
-    results = workdirs.read(self.folder, "results.json") if (self.folder / "results.json").is_file() else {}
-    summary: Table = {
-      "step": self.step,
-      "examples": len(self.split),
-      "parameters": network.size,
-      "train/loss": network.loss(),
-      **{name: value for name, value in results.items() if name in SHOWN},
-    }
+    finished = (self.folder / "results.json").is_file()
+    results = workdirs.read(self.folder, "results.json") if finished else {}
+    summary: Table = {"step": self.step, "examples": len(self.split), "parameters": network.size}
+    summary |= {"train/loss": network.loss()} | {name: results[name] for name in SHOWN if name in results}
     arrays: Table = {}
     for name in self.options.analyses:
       progress(f"flatness: {name}")
@@ -95,11 +92,8 @@ class AnalysedRun:
   def samples(self, network: NetworkAtPoint, num: int) -> dict[str, np.ndarray]:
     """Samples of the trajectory, of gradients, and of isotropic noise with the gradients' total variance."""
     if num < 5 * network.size:
-      print(
-        f"flatness: {num} samples of {network.size} parameters: their principal components have a bias, "
-        "see docs/flatness.md",
-        file=sys.stderr,
-      )
+      biased = "their principal components have a bias, see docs/flatness.md"
+      print(f"flatness: {num} samples of {network.size} parameters: {biased}", file=sys.stderr)
     # Drawn once, for the analysis that needs the most samples; others take the first of them.
     most = most_samples(self.options)
     cache = ArrayCache(self.cache / f"samples-{most}")
@@ -126,11 +120,10 @@ class AnalysedRun:
 
     samples = []
     start, seed = int(state.step), self.run.seed + self.options.replica
+    sizes = {"num_examples": len(split), "batch_size": self.run.batch_size}
     for number in tqdm(range(start, start + num), desc="trajectory", leave=False, disable=None):
       if not full:
-        batch = host_batch(
-          split.take(batch_indices(seed, number, num_examples=len(split), batch_size=self.run.batch_size))
-        )
+        batch = host_batch(split.take(batch_indices(seed, number, **sizes)))
       state, flat = step(state, batch)
       samples.append(np.asarray(flat))
     return np.stack(samples)
@@ -141,19 +134,18 @@ class AnalysedRun:
     return analyses.profile(network, cache, **options), {}  # the summary of the rises needs all rows
 
   def variance_flatness(self, network: NetworkAtPoint) -> Found:
-    options = self.options.variance_flatness
-    samples = self.samples(network, options.samples)
-    cache = ArrayCache(self.cache / f"flatness-{options.samples}-{options.directions}")
-    chosen = {"factors": options.factors, "directions": options.directions, "tol": options.tol}
-    found, summary = analyses.variance_flatness(network, cache, samples, **chosen)
+    options = self.options.variance_flatness.to_dict()
+    number = options.pop("samples")
+    samples = self.samples(network, number)
+    cache = ArrayCache(self.cache / f"flatness-{number}-{options['directions']}")
+    found, summary = analyses.variance_flatness(network, cache, samples, **options)
     spectra = analyses.spectra(network, cache, self.key("covariance"), samples["gradients"])
     return {**found, "spectra": spectra}, summary
 
   def projected_variance(self, network: NetworkAtPoint) -> Found:
-    options = self.options.projected_variance
-    samples, cache = self.samples(network, options.samples), ArrayCache(self.cache / "hessian")
-    chosen = {"eigenpairs": options.eigenpairs, "tol": options.tol}
-    return analyses.projected_variance(network, cache, self.key("eigenpairs"), samples, **chosen)
+    options, cache = self.options.projected_variance.to_dict(), ArrayCache(self.cache / "hessian")
+    samples = self.samples(network, options.pop("samples"))
+    return analyses.projected_variance(network, cache, self.key("eigenpairs"), samples, **options)
 
   def layerwise(self, network: NetworkAtPoint) -> Found:
     options = self.options.layerwise
@@ -171,29 +163,22 @@ class AnalysedRun:
 
       def at(step: int, networks: Callable[[TrainState], NetworkAtPoint] = networks) -> Table:
         state = restore_state(self.program, self.folder, step, self.options.replica, self.run.replicas)
-        return (
-          networks(state).alignment(keys.step(self.key("alignment"), step), options.num_samples)._asdict()
-        )
+        key = keys.step(self.key("alignment"), step)
+        return networks(state).alignment(key, options.num_samples)._asdict()
 
       found = [
-        cache.arrays(f"{short_hash(fields)}-{step}", lambda step=step: at(step))
+        cache.arrays(f"{short_hash(fields)}-{step}", functools.partial(at, step))
         for step in tqdm(steps, desc=f"alignment, {label}", leave=False, disable=None)
       ]
-      series[label] = {"steps": steps} | {
-        name: np.array([float(each[name]) for each in found]) for name in found[0]
-      }
-      ratio = series[label]["ratio"]
-      summary[label] = {
-        "points": len(steps),
-        "least_ratio": float(ratio.min()),
-        "last_ratio": float(ratio[-1]),
-      }
+      arrays = {name: np.array([float(each[name]) for each in found]) for name in found[0]}
+      series[label] = {"steps": steps, **arrays}
+      least, last = float(arrays["ratio"].min()), float(arrays["ratio"][-1])
+      summary[label] = {"points": len(steps), "least_ratio": least, "last_ratio": last}
     return series, summary
 
 
 def _check_vary(what: str, samples: np.ndarray) -> None:
-  """Checks that the samples vary: equal samples have no directions."""
+  """Equal samples have no directions."""
   if not np.ptp(samples, axis=0).any():
-    raise RunError(
-      f"flatness.mask: the {what} are the same in all {len(samples)} samples; give another mask or run"
-    )
+    same = f"the {what} are the same in all {len(samples)} samples"
+    raise RunError(f"flatness.mask: {same}; give another mask or run")

@@ -85,8 +85,7 @@ def variance_flatness(
   """Variances and interval flatness along the principal components of the samples, by kind, with fits.
 
   `found` has for each kind the `variances` `[k]` along its `k` components, the fields of `interval_flatness`
-  along them for each of the factors, `[factors, k]`, and the `mask` of the components that are fitted. If
-  there are more components than `directions`, `directions` evenly spaced ones are measured; 0 for all.
+  along them for each of the factors, `[factors, k]`, and the `mask` of the components that are fitted.
   """
   found, fits, summary = {}, {}, {}
   size = FEW if network.layer is None else BLOCK

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxreg import plots
+from jaxreg.plots._power_laws import power_law_table
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.values import checked_rows
 from jaxreg.train.errors import RunError, one_line
@@ -24,11 +26,7 @@ def flatness(config: Config, workdir: Path) -> Table:
 
   Each row of `flatness.rows` is trained as by `train`, in a folder of its own below `workdir`, and then
   analysed. If `flatness.workdir` is given, that run is analysed instead. An interrupted job continues where
-  it was.
-
-  Raises:
-    RunError: for a mistake in the rows or options; if possible, before anything is trained.
-    Interrupted: on SIGTERM or Ctrl-C while training, after saving.
+  it was. Mistakes in the rows or options raise a RunError, if possible before anything is trained.
   """
   if jax.process_count() > 1:
     raise RunError(f"job: flatness runs in one process, here are {jax.process_count()}")
@@ -53,7 +51,7 @@ def flatness(config: Config, workdir: Path) -> Table:
   arrays = {label: row["arrays"] for label, row in found.items()}
   write_figures(workdir, make_figures(arrays, title=figure_title(config)))
   for name, (panels, *_) in power_law_panels(arrays).items():
-    write_text(workdir / "figures" / f"{name}.md", plots.power_law_table(panels) + "\n")
+    write_text(workdir / "figures" / f"{name}.md", power_law_table(panels) + "\n")
   write_json(workdir / "flatness.json", results)
   return {"rows": results}
 
@@ -80,9 +78,8 @@ def _rows(config: Config) -> dict[str, Config]:
 
 def _compare_profiles(found: Mapping[str, Table], results: Table) -> None:
   """Compares every row with the first, direction by direction; all rows have the same directions."""
-  compared = {
-    label: rises(row["arrays"]["profile"]) for label, row in found.items() if "profile" in row["arrays"]
-  }
+  arrays = {label: row["arrays"] for label, row in found.items()}
+  compared = {label: rises(profile) for label, profile in _having(arrays, "profile").items()}
   for label, row in compared.items():
     first = next(iter(compared))
     for distance, rise in row.items():
@@ -94,24 +91,27 @@ def _compare_profiles(found: Mapping[str, Table], results: Table) -> None:
       results[label]["profile"][distance] = entry
 
 
+def _having(rows: Mapping[str, Table], name: str) -> dict[str, Any]:
+  """The arrays of an analysis, of the rows that made it."""
+  return {label: arrays[name] for label, arrays in rows.items() if name in arrays}
+
+
 def make_figures(rows: Mapping[str, Table], *, title: str = "") -> Table:
   """The figures of all analyses in `rows`."""
-  having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
   figures = {}
-  if found := having("profile"):
+  if found := _having(rows, "profile"):
     alphas = next(iter(found.values()))["alphas"]
     losses = {label: each["losses"] for label, each in found.items()}
     figures["profile"] = plots.profiles(alphas, losses, title=title)
   for name, (panels, xlabel, ylabel) in power_law_panels(rows).items():
-    labels = {"xlabels": [xlabel] * len(panels), "ylabels": [ylabel] * len(panels)}
-    figures[name] = plots.power_laws(panels, **labels, title=title)
-  if found := having("variance_flatness"):
-    found = {label: each["spectra"] for label, each in found.items()}
-    figures["spectra"] = plots.spectra(found, title=title)
-  if found := having("alignment"):
+    figures[name] = plots.power_laws(panels, xlabel=xlabel, ylabel=ylabel, title=title)
+  if found := _having(rows, "variance_flatness"):
+    spectra = {label: each["spectra"] for label, each in found.items()}
+    figures["spectra"] = plots.spectra(spectra, title=title)
+  if found := _having(rows, "alignment"):
     series = {f"{label}, {noise}": each for label, noises in found.items() for noise, each in noises.items()}
     figures["alignment"] = plots.alignment(series, title=title)
-  for number, (label, layers) in enumerate(having("layerwise").items()):
+  for number, (label, layers) in enumerate(_having(rows, "layerwise").items()):
     ending, of_row = (f"_{number}", f"{title}, {label}") if len(rows) > 1 else ("", title)
     figures[f"layerwise{ending}"] = plots.layerwise(layers, title=of_row)
     densities = dict(zip(layers.names, layers.densities, strict=True))
@@ -121,19 +121,18 @@ def make_figures(rows: Mapping[str, Table], *, title: str = "") -> Table:
 
 def power_law_panels(rows: Mapping[str, Table]) -> dict[str, tuple[Table, str, str]]:
   """The clouds and fits of `plots.power_laws`, with the labels of the axes, by the name of the figure."""
-  having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
   figures: dict[str, tuple[Table, str, str]] = {}
-  if found := having("variance_flatness"):
+  if found := _having(rows, "variance_flatness"):
     panels: Table = {kind: {} for kind in next(iter(found.values()))["found"]}
-    for kind in panels:
+    for kind, series in panels.items():
       for label, each in found.items():
+        arrays, fits = each["found"][kind], each["fits"][kind]
         # The paper's factor, if it was measured; the widths come in the order of the fits.
-        factor = "2" if "2" in each["fits"][kind] else next(iter(each["fits"][kind]))
-        width = each["found"][kind]["width"][list(each["fits"][kind]).index(factor)]
-        shown = np.where(each["found"][kind]["mask"], width, np.nan)
-        panels[kind][label] = (shown, each["found"][kind]["variances"], each["fits"][kind][factor])
+        factor = "2" if "2" in fits else next(iter(fits))
+        width = np.where(arrays["mask"], arrays["width"][list(fits).index(factor)], np.nan)
+        series[label] = (width, arrays["variances"], fits[factor])
     figures["variance_flatness"] = (panels, r"interval flatness $F$", r"variance $\lambda(\Sigma)$")
-  if found := having("projected_variance"):
+  if found := _having(rows, "projected_variance"):
     panels = {
       kind: {
         label: (np.where(each["mask"], each["values"], np.nan), each["variances"][kind], each["fits"][kind])
@@ -151,10 +150,9 @@ def markdown(results: Table) -> str:
   for label, row in results["rows"].items():
     lines.append(f"{label}: step {row['step']}, training loss {row['train/loss']:.3g}")
     for distance, rise in row.get("profile", {}).items():
-      flatter = rise.get("flatter_than")
-      verdict = (
-        f"; lower than {flatter['row']} along {flatter['directions']} of {flatter['of']}" if flatter else ""
-      )
+      verdict = ""
+      if flatter := rise.get("flatter_than"):
+        verdict = f"; lower than {flatter['row']} along {flatter['directions']} of {flatter['of']}"
       lines.append(f"  rise at ±{distance}: {rise['mean']:.3g} ± {rise['sd']:.2g}{verdict}")
     for kind, each in row.get("variance_flatness", {}).items():
       for factor, fit in each["fits"].items():

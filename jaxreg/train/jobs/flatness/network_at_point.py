@@ -35,29 +35,18 @@ Split = tuple[Callable[..., Array], Callable[..., Array]]
 class NetworkAtPoint:
   """A network at one point of its training, and the parameters that are analysed.
 
-  Attributes:
-    loss_fn: `(params, batch, *, key) -> scalar`; with `key=None` nothing is dropped, and BatchNorm uses its
-      running averages.
-    params: all parameters.
-    batch: the examples, from `with_weights`.
-    mask: selects the parameters that are analysed.
-    layer: the layer, if the analysed parameters belong to one dense layer; else None.
-    all_noise: whether the layer's head draws all noise: there is none before the layer, and no BatchNorm.
-    find_split: returns the network and the loss of its outputs, if they are one vector for each example;
-      else None.
-    parts: the parts of the examples of whose gradients noise is sampled; 1 for whole gradients.
-    coupled: whether the training couples the examples, as by BatchNorm.
+  With `key=None`, `loss_fn` drops nothing, and BatchNorm uses its running averages.
   """
 
   loss_fn: LossFn
   params: Params
-  batch: Batch
-  mask: tuple[str, ...]
-  layer: flatness.DenseLayer | None
-  all_noise: bool = False
-  find_split: Callable[[], Split | None] = lambda: None
-  parts: int = 1
-  coupled: bool = False
+  batch: Batch  # from `with_weights`
+  mask: tuple[str, ...]  # selects the parameters that are analysed
+  layer: flatness.DenseLayer | None  # if the analysed parameters belong to one dense layer
+  all_noise: bool = False  # whether the layer's head draws all noise, and there is no BatchNorm
+  find_split: Callable[[], Split | None] = lambda: None  # None unless each example's outputs are one vector
+  parts: int = 1  # of the examples, of whose gradients noise is sampled; 1 for whole gradients
+  coupled: bool = False  # whether the training couples the examples, as by BatchNorm
 
   @functools.cached_property
   def curvature(self) -> flatness.Curvature:
@@ -217,10 +206,11 @@ def make_networks(
       lambda logits, batch: losses_of(jax.random.key(0), {"logits": logits}, program.examples(batch)).mean(),
     )
 
-  def loss_with(model_state: ModelState) -> LossFn:
-    return lambda params, batch, *, key: examples_fn(params, model_state, None, batch, key=key).mean()
+  def functions(model_state: ModelState) -> tuple[LossFn, Callable[[], Split | None]]:
+    loss_fn = lambda params, batch, *, key: examples_fn(params, model_state, None, batch, key=key).mean()
+    return loss_fn, functools.cache(lambda: split_with(model_state))
 
-  plain, plain_split = loss_with({}), functools.cache(lambda: split_with({}))
+  plain = functions({})
 
   @analysis
   def layer_at(state: TrainState) -> tuple[flatness.DenseLayer | None, bool]:
@@ -242,11 +232,8 @@ def make_networks(
     return flatness.DenseLayer(head, preactivations, inputs, batch, bias), all_noise
 
   def network(state: TrainState) -> NetworkAtPoint:
-    loss_fn, split = plain, plain_split
-    if state.model_state:
-      loss_fn = loss_with(state.model_state)
-      split = functools.cache(lambda: split_with(state.model_state))
     coupled = bool(state.model_state)
+    loss_fn, split = functions(state.model_state) if coupled else plain
     return NetworkAtPoint(loss_fn, state.params, batch, mask, *layer_at(state), split, parts, coupled)
 
   return network

@@ -43,13 +43,12 @@ def check_plain(run: Config, options: Flatness, dataset: Dataset) -> None:
   """Checks that the training can be continued from its last parameters, batch by batch of its examples."""
   if not options.replica < run.replicas:
     raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
-  data, weights = run.data, run.method.class_weights
-  plain = (
-    *(run.average.name == "none", weights == "none"),
-    *(not data.bootstrap, not data.balanced, not data.unlabelled.batch_size),
+  data = run.data
+  plain = run.average.name == run.method.class_weights == "none" and not (
+    data.bootstrap or data.balanced or data.unlabelled.batch_size
   )
   at_point = set(options.analyses) <= {"profile", "layerwise"}
-  if run.ensemble > 1 or (not all(plain) and not at_point):
+  if run.ensemble > 1 or not (plain or at_point):
     raise RunError(
       "flatness: looks at single networks and, but for profiles and layers, at runs with average.name=none, "
       "method.class_weights=none, data.bootstrap=False, data.balanced=False and no unlabelled examples; give "
