@@ -456,7 +456,7 @@ _TABLE = {
     ),
     ("old, 1 - warmed", "old, warmed", "test_without_the_ramp_the_start_keeps_its_weight"),
   ),
-  "optim/_averages.py optim/test_adaptive.py": (
+  "optim/_trust_region.py optim/test_adaptive.py": (
     ("else 1 - jnp.asarray(decay", "else jnp.asarray(decay", "test_rmsprop_and_adam"),
   ),
   "optim/_trust_region.py optim/test_trust_region.py": (

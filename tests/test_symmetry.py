@@ -55,7 +55,7 @@ def test_permuted_units_are_the_same_function(x64):
 def test_optimizers_commute_with_permutations(make_tx, x64):
   """And those that normalise leaves; one that raises the gradient to a power, element by element, too."""
   params, x, _ = make(1)
-  tx = optax.chain(optim.scale_by_p_norm(p=3.0), optim.scale_by_trust_region(blocks="leaf"), make_tx())
+  tx = optax.chain(optim.p_norm_sgd(1.0, p=3.0), optim.trust_region(1.0, blocks="leaf"), make_tx())
 
   def step(params):
     return optax.apply_updates(params, tx.update(jax.grad(loss)(params, x), tx.init(params), params)[0])
