@@ -1,4 +1,4 @@
-"""Mixup: convex combinations of examples and of their labels."""
+"""Mixup and CutMix: examples and labels that are mixed with those of another example."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_option, key_first
-from jaxreg.augment._mixing import beta, mixed, shuffled, soft_labels
-from jaxreg.typing import Key
+from jaxreg._checks import check_batch, check_key, check_option, key_first, known_values
+from jaxreg._sharding import placed_like, sharding_like
+from jaxreg.augment._images import images, inside_box, narrowed, with_images
+from jaxreg.augment._moved import masks_of
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -40,9 +42,6 @@ def mixup(
     num_classes: needed for integer labels; static.
     per_example: whether each example draws its own share, or the batch draws one, as in the paper.
 
-  Returns:
-    The batch with mixed inputs of the same dtype and floating labels.
-
   Example:
     >>> batch = {"inputs": jnp.zeros((2, 4)), "labels": jnp.array([0, 1])}
     >>> mix = lambda key, batch: mixup(key, batch, num_classes=10)
@@ -62,3 +61,100 @@ def mixup(
   other = jax.random.permutation(for_order, x.shape[0])
   mix = lambda x: mixed(x, shuffled(x, other), share)
   return {**batch, "inputs": mix(x), "labels": mix(labels)}
+
+
+@key_first
+def cutmix(
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  alpha: ArrayLike = 1.0,
+  num_classes: int | None = None,
+  channel_axis: int = -1,
+) -> dict[str, Any]:
+  r"""Pastes a box from another image of the batch into each image, and mixes the labels by its area.
+
+  .. math:: h = H \sqrt{1 - \lambda}, \quad w = W \sqrt{1 - \lambda}, \qquad
+    \tilde y = \Bigl(1 - \tfrac{a}{HW}\Bigr) y_i + \tfrac{a}{HW} y_j, \qquad
+    \lambda \sim \mathrm{Beta}(\alpha, \alpha)
+
+  The centre of the box is any pixel. Parts outside the image are cut off, and `a` counts the remaining
+  pixels.
+
+  Args:
+    key: two draws of `[2, batch]`, for the shares and the places, and a permutation of the batch.
+    batch: `inputs` `[batch, height, width, channels]`; `labels` as in `mixup`; `masks` are pasted as images
+      are, and other entries pass through.
+    alpha: above 0; at 1 all areas are equally likely.
+    num_classes: needed for integer labels; static.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
+
+  Example:
+    >>> batch = {"inputs": jnp.zeros((2, 8, 8, 1)), "labels": jnp.array([0, 1])}
+    >>> mix = lambda key, batch: cutmix(key, batch, num_classes=10)
+    >>> jax.eval_shape(mix, jax.random.key(0), batch)["labels"].shape
+    (2, 10)
+
+  References:
+    Yun et al., `CutMix: Regularization Strategy to Train Strong Classifiers`, 2019, section 3.1.
+  """
+  x, labels = images(batch, channel_axis), soft_labels(batch, num_classes)
+  check_option(alpha, "alpha", (), low=0, open_low=True)
+  number, height, width, _ = x.shape
+  keys = jax.random.split(check_key(key), 3)
+  side = jnp.sqrt(1 - beta(keys[0], alpha, number))
+  row, column = jax.random.uniform(keys[1], (2, number))
+  other = jax.random.permutation(keys[2], number)
+  rows, columns = (jnp.floor(size * side).astype(int) for size in (height, width))
+  top = jnp.floor(height * row).astype(int) - rows // 2
+  left = jnp.floor(width * column).astype(int) - columns // 2
+  box = placed_like(inside_box((height, width), top, left, rows, columns), x)
+  share = 1 - box.mean(axis=(1, 2, 3))
+  mixed_batch = with_images(batch, jnp.where(box, shuffled(x, other), x), channel_axis)
+  if "masks" in batch:
+    masks = masks_of(batch, (height, width))
+    mixed_batch["masks"] = jnp.where(box, shuffled(masks, other), masks)[..., 0]
+  return {**mixed_batch, "labels": mixed(labels, shuffled(labels, other), share)}
+
+
+def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
+  """Returns `batch["labels"]` as `[batch, classes]`: one-hot, or unchanged if they are floating.
+
+  A label out of range, such as the -1 of an example without one, makes its row NaN, because there is nothing
+  to mix.
+  """
+  check_batch(batch, "inputs", "labels")
+  given = batch["labels"]
+  labels = jnp.asarray(given)
+  if jnp.issubdtype(labels.dtype, jnp.floating):
+    if labels.ndim < 1:
+      raise ValueError("labels must be [batch, ...], got a scalar")
+    return labels
+  if num_classes is None:
+    raise ValueError("num_classes must be given for integer labels, got None")
+  known = known_values(given)
+  if known is not None and known.size and not (known.min() >= 0 and known.max() < num_classes):
+    raise ValueError(
+      f"labels must lie in [0, {num_classes}), got {known.min()} to {known.max()}; "
+      "an example without a label cannot be mixed"
+    )
+  one_hot = jax.nn.one_hot(labels, num_classes)
+  return jnp.where(one_hot.any(axis=-1, keepdims=True), one_hot, jnp.nan)
+
+
+def beta(key: Key, alpha: ArrayLike, number: int) -> Array:
+  """Draws shares from Beta(alpha, alpha) by `[2, number]` log-gammas in one draw; none underflows."""
+  one, other = jax.random.loggamma(key, alpha, (2, number))
+  return jax.nn.sigmoid(one - other)
+
+
+def shuffled(x: Array, order: Array) -> Array:
+  """`x[order]`, split over devices like `x`."""
+  return x.at[order].get(out_sharding=sharding_like(x))
+
+
+def mixed(x: Array, other: Array, share: Array) -> Array:
+  """`share * x + (1 - share) * other`, of the dtype of `x`, with `share` `[batch]` or `[1]`."""
+  dtype = jnp.promote_types(x.dtype, jnp.float32)
+  share = share.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
+  return narrowed(share * x.astype(dtype) + (1 - share) * other.astype(dtype), x.dtype)
