@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.core import Tracer
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
 from jaxreg._leaves import wide
+from jaxreg._sharding import partitioned
 from jaxreg.optim._trust_region import as_updates, check_transform
-from jaxreg.symmetry import linear_coordinates
 from jaxreg.typing import Array, Params
 
 Map = Callable[[Params], Params]
@@ -59,7 +61,7 @@ def reparameterize(
   if not callable(forward):
     if inverse is not None:
       raise ValueError("inverse must be None when forward is a matrix, which is inverted here")
-    forward, inverse = linear_coordinates(_matrix(forward))
+    forward, inverse = linear_maps(_matrix(forward))
     linear = True
 
   def init(params: Params) -> optax.OptState:
@@ -87,6 +89,19 @@ def reparameterize(
     return as_updates(new, updates), state
 
   return optax.GradientTransformationExtraArgs(init, update)
+
+
+def linear_maps(matrix: Array) -> tuple[Map, Map]:
+  """`y -> A y` over all parameters at once, and its inverse."""
+
+  def on_flat(function: Callable[[Any, Array], Array], factors: Any) -> Map:
+    def run(tree: Params, factors: Any) -> Params:
+      flat, unravel = ravel_pytree(tree)
+      return unravel(function(factors, flat).astype(flat.dtype))
+
+    return lambda tree: partitioned(run, tree, factors, like=tree)
+
+  return on_flat(jnp.matmul, matrix), on_flat(lu_solve, lu_factor(matrix))
 
 
 def _transposed(forward: Map, gradient: Params) -> Params:
