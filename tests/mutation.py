@@ -361,11 +361,11 @@ _TABLE = {
   "ensembles/_mc_predict.py ensembles/test_mc_predict.py": (
     ("if per_example", "if not per_example", "test_shared_masks_are_one_function_of_the_input"),
   ),
-  "ensembles/_means.py ensembles/test_mc_predict.py": (
+  "ensembles/_uncertainty.py ensembles/test_mc_predict.py": (
     ("information,", "2 * information,", "test_decomposition"),
     ("variance = average(", "variance = 7 / 6 * average(", "test_uncertainty_of_any_ensemble"),
   ),
-  "averaging/_means.py averaging/test_swa.py": (
+  "averaging/_swa.py averaging/test_swa.py": (
     ("state.count + 1", "state.count + 2", "test_running_mean_is_the_mean"),
     ("(1 - momentum)", "momentum", "test_batch_norm_statistics_of_two_layers"),
   ),
@@ -384,7 +384,7 @@ _TABLE = {
   "adversarial/_pgd.py adversarial/test_adversarial.py": (
     ("batch, size + 2", "batch, size + 1", "test_the_start_is_uniform_in_the_ball"),
   ),
-  "augment/_mixup.py augment/test_mixing.py": (
+  "augment/_cutmix.py augment/test_mixing.py": (
     ("1 - box.mean", "box.mean", "test_cutmix_s_labels_are_the_areas_of_its_boxes"),
   ),
   "losses/_focal.py losses/test_focal.py": (
@@ -448,7 +448,7 @@ _TABLE = {
     ("width: int = 256", "width: int = 128", "test_the_lecture_s_autoencoder"),
     ("inverted=False", "inverted=True", "test_noise_is_in_training_only_and_where_it_should_be"),
   ),
-  "averaging/_means.py averaging/test_ema.py": (
+  "averaging/_ema.py averaging/test_ema.py": (
     (
       "jnp.result_type(float)) - 1",
       "jnp.result_type(float))",
@@ -456,7 +456,7 @@ _TABLE = {
     ),
     ("old, 1 - warmed", "old, warmed", "test_without_the_ramp_the_start_keeps_its_weight"),
   ),
-  "optim/_trust_region.py optim/test_adaptive.py": (
+  "optim/_averages.py optim/test_adaptive.py": (
     ("else 1 - jnp.asarray(decay", "else jnp.asarray(decay", "test_rmsprop_and_adam"),
   ),
   "optim/_trust_region.py optim/test_trust_region.py": (
@@ -473,7 +473,7 @@ _TABLE = {
     ),
     ("quotient(g, k + eps", "quotient(g, k + eps + 0.1", "test_rescaled_networks_stay_the_same"),
   ),
-  "optim/_noise.py optim/test_sam_and_noise.py": (
+  "optim/_sgld.py optim/test_sam_and_noise.py": (
     ("0.5 * step *", "step *", "test_sgld_has_the_variance_of_its_recursion"),
   ),
   "flatness/_stationary_points.py flatness/test_stationary_points.py": (

@@ -15,25 +15,25 @@ floating) is kept. Mixing makes the labels soft, `[batch, classes]`; other augme
 """
 
 from jaxreg._names import suggest_names
-from jaxreg.augment._affine import flip as flip
-from jaxreg.augment._affine import pad_crop as pad_crop
-from jaxreg.augment._affine import random_resized_crop as random_resized_crop
-from jaxreg.augment._affine import rotate as rotate
-from jaxreg.augment._affine import scale as scale
-from jaxreg.augment._affine import translate as translate
 from jaxreg.augment._augmix import augmix as augmix
 from jaxreg.augment._auto_augment import auto_augment as auto_augment
-from jaxreg.augment._colors import color_jitter as color_jitter
-from jaxreg.augment._colors import lighting as lighting
-from jaxreg.augment._colors import normalize as normalize
+from jaxreg.augment._color_jitter import color_jitter as color_jitter
 from jaxreg.augment._compose import compose as compose
+from jaxreg.augment._cutmix import cutmix as cutmix
 from jaxreg.augment._cutout import cutout as cutout
 from jaxreg.augment._cutout import random_erasing as random_erasing
+from jaxreg.augment._flip import flip as flip
+from jaxreg.augment._lighting import lighting as lighting
 from jaxreg.augment._manifold_mixup import manifold_mixup as manifold_mixup
 from jaxreg.augment._manifold_mixup import mix_hidden as mix_hidden
-from jaxreg.augment._mixup import cutmix as cutmix
 from jaxreg.augment._mixup import mixup as mixup
+from jaxreg.augment._normalize import normalize as normalize
 from jaxreg.augment._rand_augment import rand_augment as rand_augment
-from jaxreg.augment._rand_augment import trivial_augment as trivial_augment
+from jaxreg.augment._random_resized_crop import random_resized_crop as random_resized_crop
+from jaxreg.augment._rotate import rotate as rotate
+from jaxreg.augment._scale import scale as scale
+from jaxreg.augment._translate import pad_crop as pad_crop
+from jaxreg.augment._translate import translate as translate
+from jaxreg.augment._trivial_augment import trivial_augment as trivial_augment
 
 suggest_names(globals())

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from jaxreg._checks import check_range, known_values
 from jaxreg.augment import _photometric
-from jaxreg.augment._affine import rotations
 from jaxreg.augment._moved import warped
+from jaxreg.augment._rotate import rotations
 from jaxreg.typing import Array
 
 # At level 1: degrees, tangent of the shear angle, fraction of the side.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_count, check_range, check_wide
-from jaxreg.averaging._means import arrays
+from jaxreg.averaging._averaged_leaves import arrays
 from jaxreg.typing import Array, Params
 
 

@@ -10,7 +10,8 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
 from jaxreg._sharding import placed_like
-from jaxreg.averaging._means import Mean, is_averaged, swa_update, wide
+from jaxreg.averaging._averaged_leaves import Mean, is_averaged, wide
+from jaxreg.averaging._swa import swa_update
 from jaxreg.typing import Array, Key, Params
 
 

@@ -9,10 +9,9 @@ and train stacked members; `sweep` trains a grid of strengths and seeds. `laplac
 """
 
 from jaxreg._names import suggest_names
-from jaxreg.ensembles._deep import bootstrap_indices as bootstrap_indices
+from jaxreg.ensembles._bagging import bootstrap_indices as bootstrap_indices
 from jaxreg.ensembles._deep import ensemble_apply as ensemble_apply
 from jaxreg.ensembles._deep import ensemble_init as ensemble_init
-from jaxreg.ensembles._deep import sweep as sweep
 from jaxreg.ensembles._laplace import laplace_curvature as laplace_curvature
 from jaxreg.ensembles._laplace import laplace_posterior as laplace_posterior
 from jaxreg.ensembles._laplace import laplace_variance as laplace_variance
@@ -23,8 +22,9 @@ from jaxreg.ensembles._mc_predict import mc_predict as mc_predict
 from jaxreg.ensembles._mc_predict import mc_regress as mc_regress
 from jaxreg.ensembles._means import arithmetic as arithmetic
 from jaxreg.ensembles._means import geometric as geometric
-from jaxreg.ensembles._means import uncertainty as uncertainty
 from jaxreg.ensembles._network_laplace import Laplace as Laplace
 from jaxreg.ensembles._network_laplace import laplace as laplace
+from jaxreg.ensembles._sweep import sweep as sweep
+from jaxreg.ensembles._uncertainty import uncertainty as uncertainty
 
 suggest_names(globals())

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_count, check_key, check_wide
-from jaxreg.ensembles._means import Uncertainty, uncertainty
+from jaxreg.ensembles._uncertainty import Uncertainty, uncertainty
 from jaxreg.typing import Array, Batch, Key, Params
 
 

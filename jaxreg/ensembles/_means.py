@@ -1,10 +1,6 @@
-"""Arithmetic and geometric means of predicted distributions, and the uncertainty of the members."""
+"""Arithmetic and geometric means of predicted distributions, in log space."""
 
 from __future__ import annotations
-
-import functools
-import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,20 +9,9 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg import _sums
-from jaxreg._checks import check_log_probs, check_wide
+from jaxreg._checks import check_wide
 from jaxreg._sharding import partitioned
-from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.typing import Array
-
-
-class Uncertainty(NamedTuple):
-  """What `uncertainty` returns."""
-
-  mean_log_probs: Array
-  variance: Array
-  entropy: Array
-  expected_entropy: Array
-  mutual_information: Array
 
 
 def arithmetic(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Array:
@@ -55,7 +40,7 @@ def arithmetic(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arr
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout: prediction.
   """
-  log_probs, weights = _members(log_probs, weights)
+  log_probs, weights = members(log_probs, weights)
   counts = weights > 0
   log_probs = jnp.where(counts, log_probs, -jnp.inf)
   # If all members exclude a class, the largest is -inf; 0 replaces it, so that nothing is NaN.
@@ -90,72 +75,10 @@ def geometric(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arra
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout (prediction
     using the geometric mean).
   """
-  log_probs, weights = _members(log_probs, weights)
+  log_probs, weights = members(log_probs, weights)
   large, small = _exact_sum(weights * jnp.where(weights > 0, log_probs, 0))
   # `small` has differences below the last digit of `large`; they survive if the largest is subtracted first.
   return jax.nn.log_softmax(large - large.max(axis=-1, keepdims=True) + small, axis=-1)
-
-
-def uncertainty(
-  log_probs: ArrayLike, *, weights: ArrayLike | None = None, where: ArrayLike | None = None
-) -> Uncertainty:
-  r"""Computes an ensemble's mean prediction, and splits its uncertainty within and between members.
-
-  .. math:: \mathrm{H}\Bigl[\sum_i w_i p^{(i)}\Bigr] = \sum_i w_i \mathrm{H}[p^{(i)}] +
-    \sum_i w_i \mathrm{KL}\Bigl(p^{(i)} \Big\| \sum_j w_j p^{(j)}\Bigr)
-
-  It works for any members: of a deep ensemble, of bagging, of a hyper-parameter sweep. `mc_predict` does the
-  same for draws of a model's own noise.
-
-  Args:
-    log_probs: `[members, ..., classes]`, floating; -inf where a probability is 0. Not logits: apply
-      `jax.nn.log_softmax` to them first.
-    weights: `[members]`, as in `arithmetic`.
-    where: `[...]`, bool: which examples count; all results of the others are 0.
-
-  Returns:
-    A NamedTuple, float32 or wider, with entropies in nats:
-
-    - `mean_log_probs`: `[..., classes]`, the logarithm of the mean probabilities;
-    - `variance`: `[..., classes]`, variance of the probabilities over the members (divided by their number);
-    - `entropy`: `[...]`, entropy of the mean: the total uncertainty;
-    - `expected_entropy`: `[...]`, the mean of the entropies: the part that remains when the member is known;
-    - `mutual_information`: `[...]`, at least 0: the disagreement of the members, their difference.
-
-  Example:
-    >>> members = jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))
-    >>> result = uncertainty(members)
-    >>> round(float(result.entropy), 4), round(float(result.mutual_information), 4)
-    (0.5623, 0.2158)
-
-  References:
-    Depeweg et al., `Decomposition of Uncertainty in Bayesian Deep Learning`, 2018, Eq. 4.
-    Lakshminarayanan, Pritzel and Blundell, `Simple and Scalable Predictive Uncertainty Estimation using Deep
-    Ensembles`, 2017.
-  """
-  if where is not None:
-    counts = check_where(where, np.shape(log_probs)[1:-1])
-    log_probs = log_probs if isinstance(log_probs, np.ndarray) else jnp.asarray(log_probs)
-    uniform = -math.log(max(log_probs.shape[-1], 1))
-    result = uncertainty(zero_elsewhere(counts[None], log_probs, uniform), weights=weights)
-    return jax.tree.map(functools.partial(zero_elsewhere, counts), result)
-  check_log_probs(log_probs, "log_probs")
-  mean = arithmetic(log_probs, weights=weights)
-  log_probs, weights = _members(log_probs, weights)
-
-  def average(x: Array) -> Array:
-    share = weights.reshape(-1, *[1] * (x.ndim - 1))
-    return jnp.where(share == 0, 0, share * x).sum(axis=0)
-
-  probs = jnp.exp(log_probs)
-  # 0 log 0 is 0.
-  none = jnp.isneginf(log_probs)
-  expected = average(-(probs * jnp.where(none, 0, log_probs)).sum(axis=-1))
-  # The mean divergence of the members from their mean: H[mean] - mean H loses small values to rounding.
-  apart = jnp.where(none, 0, log_probs - mean[None])
-  information = jax.nn.relu(average((probs * apart).sum(axis=-1)))
-  variance = average(jnp.square(probs - average(probs)[None]))
-  return Uncertainty(mean, variance, expected + information, expected, information)
 
 
 def _exact_sum(terms: Array) -> tuple[Array, Array]:
@@ -168,7 +91,7 @@ def _exact_sum(terms: Array) -> tuple[Array, Array]:
   return partitioned(add_up, terms, kept=slice(1, None))
 
 
-def _members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
+def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
   """Both in at least float32; the weights have sum 1 and as many axes as `log_probs`."""
   log_probs = check_wide(log_probs, "log_probs")
   if log_probs.ndim == 0 or log_probs.shape[0] == 0:

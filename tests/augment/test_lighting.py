@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreg import augment
-from jaxreg.augment._colors import EIGENVALUES, EIGENVECTORS
+from jaxreg.augment._lighting import EIGENVALUES, EIGENVECTORS
 
 
 def test_the_components_are_orthonormal():

@@ -1,0 +1,48 @@
+"""The mean of the iterates: its state, which leaves are averaged, and in which dtype."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg import _leaves
+from jaxreg.paths import leaf_names
+from jaxreg.typing import Array, Params
+
+
+class Mean(NamedTuple):
+  """The mean of the iterates, with floating leaves in at least float32, and their number."""
+
+  params: Params
+  count: Array
+
+
+def start(params: Params) -> Mean:
+  """A copy of `params` that counts as no iterate."""
+  return Mean(jax.tree.map(jnp.copy, wide(params)), jnp.zeros((), jnp.int32))
+
+
+def is_averaged(leaf: Array) -> bool:
+  """Whether a leaf is floating; counters, masks and keys come from the newest iterate instead."""
+  return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def arrays(params: Params) -> Params:
+  """Returns `params` with every leaf as an array."""
+  leaves, tree = jax.tree.flatten(params)
+  return tree.unflatten([_array(leaf, name or "params") for leaf, name in zip(leaves, leaf_names(params))])
+
+
+def wide(params: Params) -> Params:
+  """`arrays` with averaged leaves in float32 or wider: in bfloat16 a mean loses its small steps."""
+  return jax.tree.map(_leaves.wide, arrays(params))
+
+
+def _array(leaf: Any, name: str) -> Array:
+  try:
+    return jnp.asarray(leaf)
+  except TypeError:
+    raise TypeError(
+      f"{name} must be an array, got a {type(leaf).__name__}; give the arrays of a model only, "
+      "for instance eqx.filter(model, eqx.is_array)"
+    ) from None

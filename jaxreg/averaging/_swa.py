@@ -1,0 +1,111 @@
+"""Stochastic weight averaging: the mean of the iterates, and its BatchNorm statistics."""
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg._checks import check_range, check_wide
+from jaxreg.averaging._averaged_leaves import Mean, is_averaged, start, wide
+from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
+
+
+def swa_init(params: Params) -> Mean:
+  """Returns a copy of `params` in float32 or wider with weight 0: the first update replaces it.
+
+  Example:
+    >>> swa_init(jnp.ones(2, jnp.bfloat16))
+    Mean(params=Array([1., 1.], dtype=float32), count=Array(0, dtype=int32))
+  """
+  return start(params)
+
+
+def swa_update(state: Mean, params: Params) -> Mean:
+  r"""Adds one iterate to the mean, for instance at the end of an epoch or of a learning rate cycle.
+
+  .. math:: \bar\theta \leftarrow \bar\theta + \frac{\theta - \bar\theta}{n + 1}
+
+  The averaged network needs its own BatchNorm statistics: `batch_norm_statistics`. `ema_update` is the
+  exponential average, which forgets old iterates.
+
+  Args:
+    state: from `swa_init` or the preceding update.
+    params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
+
+  Example:
+    >>> state = swa_init(jnp.zeros(2))
+    >>> for params in (jnp.array([1.0, 2.0]), jnp.array([3.0, 6.0])):
+    ...   state = swa_update(state, params)
+    >>> state.params
+    Array([2., 4.], dtype=float32)
+
+  References:
+    Izmailov et al., `Averaging Weights Leads to Wider Optima and Better Generalization`, 2018, algorithm 1.
+  """
+  count = state.count + 1
+
+  def step(mean: Array, leaf: Array) -> Array:
+    if not is_averaged(leaf):
+      return leaf
+    # The copy from `swa_init` is no iterate.
+    return jnp.where(state.count > 0, mean + (leaf - mean) / count, leaf)
+
+  return Mean(jax.tree.map(step, state.params, wide(params)), count)
+
+
+def batch_norm_statistics(
+  apply_fn: ApplyFn,
+  params: Params,
+  model_state: ModelState,
+  batches: Iterable[Array],
+  *,
+  momentum: float = 0.99,
+  key: Key | None = None,
+) -> ModelState:
+  r"""Computes BatchNorm statistics of the given parameters: the mean over batches of batch statistics.
+
+  .. math:: \hat s = \frac1N \sum_{b=1}^N s_b, \qquad s_b = \frac{s' - \mu s}{1 - \mu}
+
+  The model in training mode returns :math:`s' = \mu s + (1 - \mu) s_b`, from which `s_b` is recovered. The
+  value of `s` has no effect. The variance lacks the variance of the batch means, like every running average
+  of variances.
+
+  Args:
+    apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`; called with `train=True`.
+      For speed give it compiled, `jax.jit(apply_fn, static_argnames="train")`.
+    params: for instance the mean of `swa_update`.
+    model_state: all leaves must be running averages; bind other state in `apply_fn`.
+    batches: inputs, batch by batch. All batches count equally, so they should have one size.
+    momentum: `mu` in [0, 1), the share of its averages that the model's BatchNorm keeps in one step: Linen's
+      default is 0.99; PyTorch's momentum is `1 - mu`.
+    key: key of the model's noise, with the batch's number folded in; with None, `apply_fn` gets None.
+
+  Returns:
+    A pytree like `model_state`, in its dtypes.
+
+  Raises:
+    ValueError: for no batches.
+
+  Example:
+    >>> def apply_fn(params, mean, x, *, key, train):  # a running mean with momentum 0.9
+    ...   return x, 0.9 * mean + 0.1 * x.mean()
+    >>> batches = [jnp.array([1.0, 3.0]), jnp.array([4.0, 8.0])]
+    >>> batch_norm_statistics(apply_fn, None, jnp.array(7.0), batches, momentum=0.9).round(3)
+    Array(4., dtype=float32)
+
+  References:
+    Izmailov et al., `Averaging Weights Leads to Wider Optima and Better Generalization`, 2018, section 3.
+  """
+  check_range(momentum, "momentum", low=0, high=1, open_high=True)
+  jax.tree.map(lambda leaf: check_wide(leaf, "model_state"), model_state)
+  # Starting from 0 there is nothing to subtract, so nothing is lost to rounding.
+  zeros = jax.tree.map(jnp.zeros_like, model_state)
+  state = swa_init(model_state)
+  number = 0
+  for number, x in enumerate(batches, 1):
+    noise = None if key is None else jax.random.fold_in(key, number)
+    _, moved = apply_fn(params, zeros, x, key=noise, train=True)
+    state = swa_update(state, jax.tree.map(lambda leaf: leaf / (1 - momentum), moved))
+  if not number:
+    raise ValueError("batches must hold at least one batch, got none")
+  return jax.tree.map(lambda mean, old: mean.astype(old.dtype), state.params, model_state)
