@@ -22,14 +22,7 @@ import jaxreg
 DATA = {
   "paths.Pattern": "How leaves are selected: a glob, a regular expression or a function of the name.",
   "train.Config": "A configuration: an `ml_collections.ConfigDict` with the fields of `base_config`.",
-  "typing.Array": "An array of JAX.",
-  "typing.Batch": "What a loss function is given beside the parameters: any pytree.",
-  "typing.Key": "A typed key, as `jax.random.key` makes it.",
   "typing.Mask": "Which parameters: globs on their names, a tree of bools, or a function that gives one.",
-  "typing.Metrics": "Metrics by name, each a sum and a count: they are merged by addition.",
-  "typing.ModelState": "The state of a model beside its parameters, such as BatchNorm's averages.",
-  "typing.Params": "Parameters: any pytree of arrays.",
-  "typing.PyTree": "Any pytree of arrays.",
 }
 
 # The names of `losses` by task, as globs. A name is under the first heading that fits: a new loss under the

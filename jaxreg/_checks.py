@@ -45,21 +45,16 @@ def check_wide(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None)
 
 
 def check_logits(x: ArrayLike, name: str = "logits", *, shape: tuple[int, ...] | None = None) -> Array:
-  """Like `check_wide`, for logits `[..., classes]`."""
+  """Like `check_wide`, for logits `[..., classes]`: a softmax of one logit an example would always be 1."""
   x = check_wide(x, name, shape=shape)
-  check_classes(x.shape, name)
-  return x
-
-
-def check_classes(shape: tuple[int, ...], name: str) -> None:
-  """Checks the shape `[..., classes]`: the softmax of one logit an example is 1, whatever the logit."""
-  if not shape:
+  if x.ndim == 0:
     raise ValueError(f"{name} must be [..., classes], got a scalar")
-  if shape[-1] == 1:
+  if x.shape[-1] == 1:
     raise ValueError(
-      f"{name} must have at least 2 classes, got {shape}; of one logit z an example make two: "
+      f"{name} must have at least 2 classes, got {x.shape}; of one logit z an example make two: "
       "jnp.concatenate([jnp.zeros_like(z), z], axis=-1)"
     )
+  return x
 
 
 def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
@@ -248,14 +243,7 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn", also: tupl
 
 
 def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
-  """Checks that `function` can be called with `takes` positional arguments.
-
-  Args:
-    function: the function to check.
-    name: name of the argument, for the message.
-    form: the expected form, for the message, such as `params -> params`.
-    takes: the number of arguments in a call.
-  """
+  """Checks that `function` takes `takes` arguments; `form` is for the message, such as `params -> params`."""
   if not callable(function):
     raise TypeError(f"{name} must be a function {form}, got {one_line(function)}")
   try:
@@ -310,14 +298,10 @@ def check_option(
   open_high: bool = False,
   entrywise: bool = False,
 ) -> None:
-  """Checks the shape of a hyper-parameter, which may be traced, and its range as `check_range` does.
+  """Checks the range of a hyper-parameter, which may be traced, and its shape: () or that of the result.
 
-  Args:
-    value: the hyper-parameter.
-    name: its name, for the message.
-    shape: the shape of the result. Any other than this and () would change it, often without an error.
-    low, high, open_low, open_high: as in `check_range`.
-    entrywise: whether shapes that broadcast to `shape` are allowed, too, such as one number a feature.
+  Any other shape would change the result's, often without an error. With `entrywise`, shapes that broadcast
+  to `shape` are allowed, too, such as one number a feature.
   """
   got = np.shape(value)
   if got not in ((), shape) and not (entrywise and _broadcasts(got, shape)):

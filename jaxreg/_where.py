@@ -23,10 +23,8 @@ def only_where(end: int | None = -1) -> Callable[[Callable[P, R]], Callable[P, R
   """Implements the keyword `where` for a function that only names it in its signature.
 
   Each example that does not count gets harmless arguments before the call, and its results are 0 after it.
-  Both are needed: a gradient of 0 times NaN or infinity would be NaN.
-
-  Args:
-    end: `where` has the shape `x.shape[:end]` of the first array `x`.
+  Both are needed: a gradient of 0 times NaN or infinity would be NaN. `where` has the shape `x.shape[:end]`
+  of the first array `x`.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -26,7 +26,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg._names import suggest_names
 
-__all__ = ["Result", "check"]
+__all__ = ["check"]
 
 SIZES = {"B": (8,), "K": (5,), "F": (4,), "M": (16,)}
 # The second shape has two leading axes: `[...]` in a docstring means any number of them.
@@ -34,7 +34,7 @@ SHAPES = (SIZES, {**SIZES, "B": (2, 8), "K": (3,)})
 
 
 class Result(NamedTuple):
-  """One line of the table. `passes` is None if the check does not apply; `what` says why, or what failed."""
+  """One line of the table."""
 
   name: str
   passes: bool | None
@@ -494,7 +494,7 @@ def _case(function: Callable, targets: str) -> Case:
 
 
 def check(function: Callable, *, targets: str = "classes") -> tuple[Result, ...]:
-  """Runs each check on a loss; a `Result` of each says whether the loss passes.
+  """Runs each check on a loss.
 
   In a test: `assert all(result.passes is not False for result in conformance.check(my_loss))`. For `sharding`
   and `explicit axes` call `jax.config.update("jax_num_cpu_devices", 8)` first, or have eight devices.
@@ -507,7 +507,8 @@ def check(function: Callable, *, targets: str = "classes") -> tuple[Result, ...]
       (from 0 to 1, `[batch, labels]`) or "numbers" `[batch, outputs]`.
 
   Returns:
-    A `Result` for each check, in the order of the table.
+    For each check a NamedTuple of its `name`, of `passes`, which is None if the check does not apply, and of
+    `what`: why, or what failed.
   """
   case = _case(function, targets)
   has = inspect.signature(function).parameters

@@ -9,7 +9,7 @@ The last part of a name determines the layout of a leaf, unless an argument does
   is the scale of a normalisation.
 
 So `kernels_only`, the usual default mask, takes the first two kinds, and the third if it has two axes or
-more. `incoming_axes`, the default of `axis`, and `unit_axis` use the same names. Give `mask` and `axis` for
+more. `incoming_axes`, the default of `axis`, uses the same names. Give `mask` and `axis` for
 leaves with another name or layout. Examples are PyTorch's transposed convolutions, `[in, out, ...]`, and the
 scale of a LayerNorm over several axes, which is called `weight` but is no kernel.
 
@@ -40,7 +40,6 @@ __all__ = [
   "leaf_names",
   "no_branches",
   "select",
-  "unit_axis",
 ]
 
 Pattern = str | re.Pattern[str] | Callable[[str], bool]
@@ -66,20 +65,13 @@ def select(
   A pattern is a glob on the whole name (`*/kernel`; `*` also crosses slashes), a compiled regular
   expression that is searched for, or a callable on the name; several patterns are alternatives.
 
-  Args:
-    tree: any pytree, or abstract pytree.
-    include: what to select.
-    exclude: what to leave out of that.
-
-  Returns:
-    A pytree of bools with the structure of `tree`, like Optax's masks.
-
   Example:
     >>> select({"Dense_0": {"kernel": 1.0, "bias": 2.0}}, "*/kernel")
     {'Dense_0': {'bias': False, 'kernel': True}}
   """
   include, exclude = _alternatives(include), _alternatives(exclude)
-  chosen = lambda name: _matches(name, include) and not _matches(name, exclude)
+  matches = lambda name, patterns: any(_match(name, pattern) for pattern in patterns)
+  chosen = lambda name: matches(name, include) and not matches(name, exclude)
   return jax.tree_util.tree_map_with_path(lambda path, _: chosen(_name(path)), tree)
 
 
@@ -87,13 +79,6 @@ def labels(tree: Any, patterns: Sequence[Pattern]) -> Any:
   """Returns for each leaf of `tree` the index of the pattern that its name matches, as for `optax.partition`.
 
   If several patterns match, the last one counts, so that a first pattern `*` gives all other leaves a label.
-
-  Args:
-    tree: any pytree, or abstract pytree.
-    patterns: as in `select`.
-
-  Returns:
-    A pytree of integers with the structure of `tree`.
 
   Raises:
     ValueError: if a name matches no pattern.
@@ -130,7 +115,7 @@ def kernels_only(params: Any) -> Any:
   """
 
   def taken(path: Any, leaf: Any) -> bool:
-    last = _segments(_name(path))[-1]
+    last = last_name(_name(path))
     return last in ("kernel", "embedding") or (last in UNITS_FIRST and np.ndim(leaf) > 1)
 
   return jax.tree_util.tree_map_with_path(taken, params)
@@ -139,21 +124,7 @@ def kernels_only(params: Any) -> Any:
 def chosen(params: Any, mask: Mask, *, default: Mask = kernels_only) -> list[bool]:
   """Returns which leaves a `mask` selects, in flattening order: every argument `mask` is read here.
 
-  Args:
-    params: any pytree.
-    mask: a glob or regular expression on the leaves' names, or a tuple or list of these, each of which must
-      match a leaf; a tree of bools with the structure of `params`; or a function from `params` to such a
-      tree. An Equinox module of bools counts as a tree, although it can be called.
-    default: the mask that None stands for.
-
-  Raises:
-    TypeError: if a selected leaf is a function.
-    ValueError: if the mask has another structure, or it or one of its patterns selects nothing.
-
-  Example:
-    >>> params = {"Dense_0": {"kernel": 1.0, "bias": 2.0}}
-    >>> chosen(params, None), chosen(params, ("*/bias", "*/kernel"))
-    ([False, True], [True, True])
+  Each pattern must match a leaf. An Equinox module of bools counts as a tree, although it can be called.
   """
   mask = default if mask is None else mask
   if _is_patterns(mask):
@@ -191,13 +162,6 @@ def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
   `weight_ih` or `weight_hh`, these are all axes but the first. A single axis is one unit. Kernels with
   another layout (transposed convolutions) need explicit axes.
 
-  Args:
-    name: name of the leaf.
-    ndim: its number of axes.
-
-  Returns:
-    The axes to reduce for one norm per unit.
-
   Example:
     >>> incoming_axes("Conv_0/kernel", 4), incoming_axes("attention/query/kernel", 3)
     ((0, 1, 2), (0,))
@@ -212,29 +176,6 @@ def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
   if ndim == 3 and above and above[-1] in ("query", "key", "value"):
     return (0,)
   return tuple(range(max(ndim - 1, min(ndim, 1))))
-
-
-def unit_axis(name: str, shape: tuple[int, ...]) -> int:
-  """Returns the axis of a layer's units in its kernel, bias or scale, by the conventions of its name.
-
-  It is the last axis. In Equinox and PyTorch, where a kernel is called `weight`, `weight_ih` or `weight_hh`,
-  it is the first. It is also the first in the bias of an Equinox convolution, `[out, 1, 1]`. An embedding
-  called `weight` is indistinguishable from such a kernel: its rows count as its units.
-
-  Args:
-    name: name of the leaf.
-    shape: shape of the leaf.
-
-  Returns:
-    0 or -1.
-
-  Example:
-    >>> unit_axis("Conv_0/kernel", (3, 3, 2, 8)), unit_axis("layers/0/weight", (8, 2, 3, 3))
-    (-1, 0)
-  """
-  last = _segments(name)[-1]
-  spread_bias = last == "bias" and set(shape[1:]) == {1}
-  return 0 if len(shape) > 1 and (last in UNITS_FIRST or spread_bias) else -1
 
 
 def no_branches(params: Any) -> Any:
@@ -292,10 +233,6 @@ def _segments(name: str) -> list[str]:
 def _alternatives(patterns: Pattern | Iterable[Pattern]) -> tuple[Pattern, ...]:
   several = isinstance(patterns, Iterable) and not isinstance(patterns, str)
   return tuple(patterns) if several else (patterns,)  # type: ignore[return-value]
-
-
-def _matches(name: str, patterns: tuple[Pattern, ...]) -> bool:
-  return any(_match(name, pattern) for pattern in patterns)
 
 
 def _match(name: str, pattern: Pattern) -> bool:

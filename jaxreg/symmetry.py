@@ -3,12 +3,13 @@
 `incoming` names a layer's own leaves: its kernel, bias and normalisation scale. `outgoing` names the kernels
 that read the layer. Both are masks, as `jaxreg.paths` explains them.
 
-The name of a leaf determines the axis of its units, as for the penalties (`paths.unit_axis`). A Flax kernel
+The name of a leaf determines the axis of its units, as for the penalties (`jaxreg.paths`). A Flax kernel
 is `[..., in, out]`: its own units are on the last axis, the units that it reads on the axis before. A leaf
 called `weight`, as in Equinox and PyTorch, is `[out, in, ...]`: its own units are on the first axis, the
 units that it reads on the second. After a flattened image, the inputs of a Flax kernel are positions by
-channels, and the inputs of a `weight` are channels by positions. `check_invariance` refuses a change that
-alters the function.
+channels, and the inputs of a `weight` are channels by positions. In an Equinox convolution the units of the
+bias `[out, 1, 1]` are on the first axis, too. An embedding called `weight` is indistinguishable from a
+kernel: its rows count as its units. `invariance_error` says whether a change has altered the function.
 """
 
 from __future__ import annotations
@@ -20,21 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg._checks import check_floating, check_range, check_wide
 from jaxreg._names import suggest_names
-from jaxreg._sharding import partitioned
 from jaxreg.typing import Array, Mask, Params
 
 __all__ = [
-  "check_invariance",
   "elementwise_coordinates",
   "invariance_error",
-  "linear_coordinates",
   "permute_units",
   "rescale_normalized",
   "rescale_units",
@@ -42,12 +38,7 @@ __all__ = [
 
 
 class Coordinates(NamedTuple):
-  """A change of coordinates `x = forward(y)`, for `optim.reparameterize(inner, *coordinates)`.
-
-  Attributes:
-    forward: `y -> x`, between trees of the same structure.
-    inverse: `x -> y`.
-  """
+  """A change of coordinates `x = forward(y)`, for `optim.reparameterize(inner, *coordinates)`."""
 
   forward: Callable[[Params], Params]
   inverse: Callable[[Params], Params]
@@ -61,11 +52,7 @@ def permute_units(params: Params, permutation: ArrayLike, *, incoming: Mask, out
   Args:
     params: any pytree.
     permutation: `[units]`, integers: the unit that comes first, the second, and so on.
-    incoming: the layer's own leaves.
-    outgoing: the kernels that read the layer.
-
-  Returns:
-    A pytree like `params`.
+    incoming, outgoing: the layer's own leaves, and the kernels that read the layer.
 
   Example:
     >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
@@ -98,11 +85,7 @@ def rescale_units(params: Params, scales: ArrayLike, *, incoming: Mask, outgoing
   Args:
     params: any pytree.
     scales: `[units]`, above 0; for a convolution one per channel.
-    incoming: the layer's own leaves, kernel and bias.
-    outgoing: the kernels that read the layer.
-
-  Returns:
-    A pytree like `params`, with the same dtypes.
+    incoming, outgoing: the layer's own leaves, kernel and bias, and the kernels that read the layer.
 
   Example:
     >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
@@ -134,9 +117,6 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Mask) -> 
     scales: above 0, a number or `[units]`.
     incoming: the kernels, and biases, in front of the normalisation.
 
-  Returns:
-    A pytree like `params`, with the same dtypes.
-
   Example:
     >>> params = {"Dense_0": {"kernel": jnp.ones((1, 2))}, "BatchNorm_0": {"scale": jnp.ones(2)}}
     >>> rescale_normalized(params, 3.0, incoming="Dense_0/kernel")["Dense_0"]["kernel"]
@@ -151,7 +131,7 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Mask) -> 
   leaves, tree = jax.tree.flatten(params)
 
   def times(name: str, x: Array) -> Array:
-    per_unit = scales if scales.ndim == 0 else _along(scales, x, paths.unit_axis(name, jnp.shape(x)))
+    per_unit = scales if scales.ndim == 0 else _along(scales, x, _unit_axis(name, jnp.shape(x)))
     return (x * per_unit).astype(jnp.result_type(x))
 
   rows = zip(paths.leaf_names(params), leaves, chosen, strict=True)
@@ -180,58 +160,6 @@ def invariance_error(apply_fn: Callable[..., Any], params: Params, other: Params
   return gap / jnp.where(largest > 0, largest, 1)
 
 
-def check_invariance(
-  apply_fn: Callable[..., Any], params: Params, other: Params, *inputs: Any, tol: float = 1e-5
-) -> None:
-  """Checks that two sets of parameters give the same function on these inputs.
-
-  Args:
-    apply_fn, params, other, inputs: as for `invariance_error`.
-    tol: the largest difference, relative to the largest output.
-
-  Raises:
-    ValueError: for outputs that differ by more or are not finite.
-
-  Example:
-    >>> check_invariance(lambda w, x: jax.nn.relu(w[0] * x) * w[1], (2.0, 3.0), (6.0, 1.0), jnp.arange(3.0))
-  """
-  error = float(invariance_error(apply_fn, params, other, *inputs))
-  if not error <= tol:
-    raise ValueError(f"outputs must agree to {tol:g} of the largest output, got a gap of {error:.3g} of it")
-
-
-def linear_coordinates(matrix: ArrayLike) -> Coordinates:
-  r"""Returns the coordinates `y` of :math:`x = A y`, over all parameters at once.
-
-  Args:
-    matrix: `A`, `[size, size]`, invertible, in the order of `jax.flatten_util.ravel_pytree`.
-
-  Returns:
-    `Coordinates`.
-
-  Example:
-    >>> forward, inverse = linear_coordinates(jnp.array([[0.0, 2.0], [1.0, 0.0]]))
-    >>> forward(jnp.array([1.0, 3.0])), inverse(jnp.array([6.0, 1.0]))
-    (Array([6., 1.], dtype=float32), Array([1., 3.], dtype=float32))
-
-  References:
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Gradient Descent under
-    Reparameterization.
-  """
-  matrix = check_floating(matrix, "matrix")
-  if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-    raise ValueError(f"matrix must be square, got shape {matrix.shape}")
-
-  def on_flat(function: Callable[[Any, Array], Array], factors: Any) -> Callable[[Params], Params]:
-    def run(tree: Params, factors: Any) -> Params:
-      flat, unravel = ravel_pytree(tree)
-      return unravel(function(factors, flat).astype(flat.dtype))
-
-    return lambda tree: partitioned(run, tree, factors, like=tree)
-
-  return Coordinates(on_flat(jnp.matmul, matrix), on_flat(lu_solve, lu_factor(matrix)))
-
-
 def elementwise_coordinates(
   forward: Callable[[Array], Array], inverse: Callable[[Array], Array]
 ) -> Coordinates:
@@ -240,9 +168,6 @@ def elementwise_coordinates(
   Args:
     forward: `y -> x`, differentiable and one to one.
     inverse: `x -> y`.
-
-  Returns:
-    `Coordinates`.
 
   Raises:
     ValueError: for an `inverse` that does not undo `forward` at -1, 0.5 and 2, unless it gives NaN there.
@@ -289,7 +214,7 @@ def _on_units(
   out = paths.chosen(params, outgoing)
   new = []
   for name, x, comes, goes in zip(paths.leaf_names(params), leaves, into, out, strict=True):
-    first = paths.unit_axis(name, jnp.shape(x)) == 0
+    first = _unit_axis(name, jnp.shape(x)) == 0
     if comes:
       own = 0 if first else -1
       _check_units(name, x, own, units, several=False)
@@ -304,6 +229,13 @@ def _on_units(
       x = leave(x.reshape(*before, *split, *after), reads).reshape(x.shape)
     new.append(x)
   return jax.tree.unflatten(tree, new)
+
+
+def _unit_axis(name: str, shape: tuple[int, ...]) -> int:
+  """The axis of a layer's units in its kernel, bias or scale: 0 or -1."""
+  last = paths.last_name(name)
+  spread_bias = last == "bias" and set(shape[1:]) == {1}
+  return 0 if len(shape) > 1 and (last in paths.UNITS_FIRST or spread_bias) else -1
 
 
 def _along(scales: Array, x: Array, axis: int) -> Array:

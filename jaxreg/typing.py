@@ -1,4 +1,7 @@
-"""Types of the arguments and results of the public functions."""
+"""Types of the arguments and results of the public functions.
+
+Public are the functions that you write, and `Mask`; the other names are jaxreg's own short forms.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,7 @@ import jax
 
 from jaxreg._names import suggest_names
 
-__all__ = [
-  "ApplyFn",
-  "Array",
-  "Batch",
-  "Key",
-  "LossFn",
-  "Mask",
-  "Metrics",
-  "ModelState",
-  "Objective",
-  "Params",
-  "PyTree",
-]
+__all__ = ["ApplyFn", "LossFn", "Mask"]
 
 Array = jax.Array
 Key = jax.Array

@@ -11,8 +11,8 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
 from jaxreg._sharding import partitioned
-from jaxreg.augment._images import images, with_images
-from jaxreg.augment._mixing import beta, narrowed
+from jaxreg.augment._images import images, narrowed, with_images
+from jaxreg.augment._mixup import beta
 from jaxreg.augment._moved import NAMES
 from jaxreg.augment._operations import ALL, GEOMETRIC, changed, check_operations, check_pixels
 from jaxreg.typing import Array, Key
@@ -56,9 +56,6 @@ def augmix(
     alpha: parameter of both mixtures, above 0.
     operations: names to draw from, operations of `rand_augment`.
     fill, value_range, channel_axis: as in `rand_augment`.
-
-  Returns:
-    The batch with changed inputs, of the same shape and dtype.
 
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_key, check_range, key_first
-from jaxreg.augment._images import images, with_images
-from jaxreg.augment._mixing import narrowed
+from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._moved import moved
 from jaxreg.augment._operations import ALL, changed, check_operations, check_pixels, composed
 from jaxreg.augment._policies import POLICIES, SubPolicy
@@ -44,9 +43,6 @@ def auto_augment(
     policy: `cifar10`, `imagenet`, `svhn`, or your own sub-policies: tuples `(operation, probability,
       magnitude)`, in each the same number. `rand_augment` lists the operations; `invert` is one more.
     fill, value_range, channel_axis: as in `rand_augment`.
-
-  Returns:
-    The batch with changed inputs, of the same shape and dtype.
 
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}

@@ -11,8 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment import _photometric
-from jaxreg.augment._images import images, with_images
-from jaxreg.augment._mixing import narrowed
+from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._operations import check_pixels
 from jaxreg.typing import Key
 
@@ -39,14 +38,9 @@ def color_jitter(
   Args:
     key: one draw of `[4, batch]`.
     batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through.
-    brightness: `s`, in [0, 1].
-    contrast: `s`, in [0, 1].
-    saturation: `s`, in [0, 1]; without effect on images of one channel.
+    brightness, contrast, saturation: `s`, in [0, 1]; saturation is without effect on images of one channel.
     hue: `s`, in [0, 0.5]; without effect except on images of three channels.
     value_range, channel_axis: as in `rand_augment`.
-
-  Returns:
-    The batch with changed inputs, of the same shape and dtype.
 
   Example:
     >>> batch = {"inputs": jnp.full((1, 1, 1, 3), 0.5)}

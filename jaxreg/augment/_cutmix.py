@@ -11,9 +11,8 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_option, key_first
 from jaxreg._sharding import placed_like
-from jaxreg.augment._boxes import inside_box
-from jaxreg.augment._images import images, with_images
-from jaxreg.augment._mixing import beta, mixed, shuffled, soft_labels
+from jaxreg.augment._images import images, inside_box, with_images
+from jaxreg.augment._mixup import beta, mixed, shuffled, soft_labels
 from jaxreg.augment._moved import masks_of
 from jaxreg.typing import Key
 
@@ -43,9 +42,6 @@ def cutmix(
     alpha: above 0; at 1 all areas are equally likely.
     num_classes: needed for integer labels; static.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with mixed images of the same dtype and labels `[batch, classes]`.
 
   Example:
     >>> batch = {"inputs": jnp.zeros((2, 8, 8, 1)), "labels": jnp.array([0, 1])}

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_option, check_range, key_first
-from jaxreg.augment._boxes import inside_box
-from jaxreg.augment._images import images, with_images
+from jaxreg.augment._images import images, inside_box, with_images
 from jaxreg.augment._moved import masks_of, outside
 from jaxreg.typing import Array, Key
 
@@ -30,9 +29,6 @@ def cutout(
     size: side of the square in pixels, at least 0; a quarter to a half of the image in the paper.
     fill: value of the pixels in it.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with holes in its inputs, of the same dtype.
 
   Example:
     >>> batch = {"inputs": jnp.ones((1, 1, 4, 1))}
@@ -72,16 +68,10 @@ def random_erasing(
 
   Args:
     key: one draw of `[5, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; a box of `masks` is filled, too, and other entries
-      pass through.
     rate: probability of a box, in [0, 1].
     area: least and largest area of the box, as parts of the image.
     max_aspect: largest ratio of the longer to the shorter side, at least 1.
-    fill: value of the pixels in it.
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with holes in its inputs, of the same dtype.
+    batch, fill, channel_axis: as in `cutout`.
 
   Example:
     >>> batch = {"inputs": jnp.ones((1, 4, 4, 1))}

@@ -23,12 +23,8 @@ def flip(
 
   Args:
     key: one draw of `[batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; masks, boxes and points move along.
     rate: probability of a flip, in [0, 1].
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with flipped inputs, of the same dtype.
+    batch, channel_axis: as in `translate`.
 
   Example:
     >>> batch = {"inputs": jnp.arange(3.0).reshape(1, 1, 3, 1)}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_option, key_first
-from jaxreg.augment._images import images, with_images
+from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._operations import check_pixels
 from jaxreg.typing import Key
 
@@ -38,12 +38,7 @@ def lighting(
     key: one draw of `[batch, 3]`.
     batch: `inputs` `[batch, height, width, 3]`, red, green, blue, uint8 or floating; the rest stays.
     std: standard deviation of `alpha`, at least 0.
-    value_range: the least and largest value of a pixel, to which the result is clipped; by default 0 and 255
-      for uint8, otherwise 0 and 1.
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with changed inputs, of the same shape and dtype.
+    value_range, channel_axis: as in `rand_augment`; the result is clipped to the range.
 
   Example:
     >>> batch = {"inputs": jnp.full((1, 1, 1, 3), 0.5)}
@@ -63,4 +58,4 @@ def lighting(
   components = jnp.array(EIGENVECTORS) * jnp.array(EIGENVALUES)[None, :]
   colours = (high - low) * alphas @ components.T
   y = jnp.clip(x.astype(jnp.float32) + colours[:, None, None, :], low, high)
-  return with_images(batch, (jnp.round(y) if x.dtype == jnp.uint8 else y).astype(x.dtype), channel_axis)
+  return with_images(batch, narrowed(y, x.dtype), channel_axis)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option, key_first
-from jaxreg.augment._mixing import beta, mixed, shuffled, soft_labels
+from jaxreg.augment._mixup import beta, mixed, shuffled, soft_labels
 from jaxreg.typing import Array, Key
 
 

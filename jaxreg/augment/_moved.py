@@ -1,30 +1,47 @@
-"""What moves with an image: its mask, boxes and points."""
+"""Linear maps of images about their centre, and what moves with an image: its mask, boxes and points."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.scipy.ndimage import map_coordinates
 
 from jaxreg._checks import check_wide
 from jaxreg._sharding import partitioned
-from jaxreg.augment._warp import warped
+from jaxreg.augment._images import narrowed
 from jaxreg.typing import Array
 
 NAMES = ("masks", "boxes", "points")
 
 
+def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: float, order: int = 1) -> Array:
+  """Samples `x` at `matrices @ (row, column) + shifts` for each pixel, with coordinates from the centre.
+
+  `matrices` are `[batch, 2, 2]`, `shifts` `[batch, 2]` in pixels; `order` 0 takes the nearest pixel.
+  """
+  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  sizes = x.shape[1:3]
+  middle = [(size - 1) / 2 for size in sizes]
+
+  def one(image: Array, matrix: Array, shift: Array) -> Array:
+    rows = (jnp.arange(sizes[0]) - middle[0])[:, None]
+    columns = (jnp.arange(sizes[1]) - middle[1])[None, :]
+    at = [matrix[i, 0] * rows + matrix[i, 1] * columns + (middle[i] + shift[i]) for i in range(2)]
+    sample = lambda channel: map_coordinates(channel, at, order=order, mode="constant", cval=fill)
+    return jax.vmap(sample, in_axes=-1, out_axes=-1)(image)
+
+  shifts = jnp.zeros(matrices.shape[:2]) if shifts is None else shifts
+  every = partitioned(jax.vmap(one), wide, matrices.astype(wide.dtype), shifts.astype(wide.dtype))
+  return narrowed(every, x.dtype)
+
+
 def moved(
   batch: Mapping[str, Any], sizes: tuple[int, ...], matrices: Array, shifts: Array | None = None
 ) -> dict[str, Any]:
-  """Returns the batch whose masks, boxes and points, if any, follow images that `warped` has sampled.
-
-  Args:
-    batch: perhaps with `masks`, `boxes` and `points`.
-    sizes: the height and the width of the images.
-    matrices, shifts: as in `warped`.
-  """
+  """Returns the batch whose masks, boxes and points, if any, follow images that `warped` has sampled."""
   batch = dict(batch)
   shifts = jnp.zeros(matrices.shape[:2]) if shifts is None else shifts
   if "masks" in batch:

@@ -19,17 +19,11 @@ def normalize(
 ) -> dict[str, Any]:
   """Subtracts a mean and divides by a standard deviation, per channel.
 
-  This is deterministic and meant for evaluation too; the key has no effect and may be None.
-
   Args:
-    key: not used.
+    key: not used, and may be None: this is deterministic and meant for evaluation, too.
     batch: `inputs` `[batch, height, width, channels]`, floating; other entries pass through.
-    mean: `[channels]`, or a scalar.
-    std: `[channels]`, or a scalar, positive.
+    mean, std: `[channels]`, or a scalar; `std` positive.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with inputs of the same dtype.
 
   Raises:
     TypeError: if the inputs are not floating: integer pixels must be scaled first.

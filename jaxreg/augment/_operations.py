@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from jaxreg._checks import check_range, known_values
 from jaxreg.augment import _photometric
+from jaxreg.augment._moved import warped
 from jaxreg.augment._rotate import rotations
-from jaxreg.augment._warp import warped
 from jaxreg.typing import Array
 
 # At level 1: degrees, tangent of the shear angle, fraction of the side.
@@ -57,18 +57,10 @@ def changed(
   fill: float,
   value_range: tuple[float, float],
 ) -> Array:
-  """Applies operations to each image: first the photometric ones, then all geometric ones at once.
+  """Applies operations to images, in at least float32: the photometric ones, then all geometric ones at once.
 
-  Args:
-    x: images `[batch, height, width, channels]`.
-    chosen: indices into `ALL`, `[number, batch]`, in the order of application.
-    level: `[number, batch]`, in [-1, 1]; 0 changes nothing.
-    operations: the names that may be chosen.
-    fill: value of pixels from outside the image.
-    value_range: the least and the largest value of a pixel.
-
-  Returns:
-    Images in at least float32.
+  `chosen` `[number, batch]` are indices into `ALL`, in the order of application, and `level` their strengths
+  in [-1, 1], where 0 changes nothing. `operations` are the names that may be chosen.
   """
   low, high = value_range
   dtype = jnp.promote_types(x.dtype, jnp.float32)

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_range, key_first
-from jaxreg.augment._images import images, with_images
-from jaxreg.augment._mixing import narrowed
+from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._moved import moved
 from jaxreg.augment._operations import ALL, OPERATIONS, changed, check_operations, check_pixels, composed
 from jaxreg.typing import Key
@@ -54,9 +53,6 @@ def rand_augment(
     fill: value of pixels from outside the image.
     value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with changed inputs, of the same shape and dtype.
 
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}

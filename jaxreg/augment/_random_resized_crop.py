@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from jaxreg._checks import check_key, check_range, key_first
 from jaxreg._sharding import partitioned
-from jaxreg.augment._images import images, with_images
-from jaxreg.augment._mixing import narrowed
+from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._moved import moved
 from jaxreg.typing import Array, Key
 
@@ -36,14 +35,9 @@ def random_resized_crop(
 
   Args:
     key: one draw of `[4, batch]`: area, aspect and position.
-    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; masks, boxes and points move
-      along.
     area: the least and the largest fraction of the image's area, in (0, 1].
     aspect: the least and the largest ratio of width to height, above 0.
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with changed inputs, of the same shape and dtype.
+    batch, channel_axis: as in `translate`; uint8 or floating.
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}

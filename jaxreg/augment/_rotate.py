@@ -11,8 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
-from jaxreg.augment._moved import moved
-from jaxreg.augment._warp import warped
+from jaxreg.augment._moved import moved, warped
 from jaxreg.typing import Array, Key
 
 
@@ -31,12 +30,8 @@ def rotate(
 
   Args:
     key: one draw of `[batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; masks, boxes and points move along.
     max_degrees: in [0, 180]; positive angles are counterclockwise.
-    fill, channel_axis: as in `translate`.
-
-  Returns:
-    The batch with rotated inputs, of the same shape and dtype.
+    batch, fill, channel_axis: as in `translate`.
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}

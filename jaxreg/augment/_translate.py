@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._moved import moved
-from jaxreg.typing import Key
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -24,9 +24,6 @@ def translate(
     max_shift: largest shift in pixels, at least 0 and at most the height and width.
     fill: value of pixels from outside the image.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with shifted inputs, of the same shape and dtype.
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}
@@ -52,14 +49,8 @@ def pad_crop(
   This is the CIFAR augmentation of the residual network papers.
 
   Args:
-    key: one draw of `[2, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; masks, boxes and points move along.
     padding: width of the padding in pixels.
-    fill: value of the padding.
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
-
-  Returns:
-    The batch with cropped inputs, of the same shape and dtype.
+    key, batch, fill, channel_axis: as in `translate`.
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 32, 32, 3))}
@@ -73,7 +64,7 @@ def pad_crop(
   return translate(key, batch, max_shift=padding, fill=fill, channel_axis=channel_axis)
 
 
-def _shift(x: jax.Array, by: jax.Array, *, axis: int, fill: float) -> jax.Array:
+def _shift(x: Array, by: Array, *, axis: int, fill: float) -> Array:
   # One gather per axis: no slice per example, and the array stays sharded over the batch.
   size = x.shape[axis]
   source = jnp.arange(size)[None, :] - by[:, None]

@@ -32,9 +32,6 @@ def trivial_augment(
     key: one draw of `[batch]` for the magnitudes, and the draws of `rand_augment`.
     batch, operations, fill, value_range, channel_axis: as in `rand_augment`.
 
-  Returns:
-    The batch with changed inputs, of the same shape and dtype.
-
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}
     >>> trivial_augment(jax.random.key(0), batch, operations=["identity"])["inputs"].ravel()

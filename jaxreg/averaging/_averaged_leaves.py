@@ -1,12 +1,25 @@
-"""Which leaves of a model are averaged, and in which dtype."""
+"""The mean of the iterates: its state, which leaves are averaged, and in which dtype."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxreg import _leaves
 from jaxreg.paths import leaf_names
 from jaxreg.typing import Array, Params
+
+
+class Mean(NamedTuple):
+  """The mean of the iterates, with floating leaves in at least float32, and their number."""
+
+  params: Params
+  count: Array
+
+
+def start(params: Params) -> Mean:
+  """A copy of `params` that counts as no iterate."""
+  return Mean(jax.tree.map(jnp.copy, wide(params)), jnp.zeros((), jnp.int32))
 
 
 def is_averaged(leaf: Array) -> bool:
@@ -22,8 +35,7 @@ def arrays(params: Params) -> Params:
 
 def wide(params: Params) -> Params:
   """`arrays` with averaged leaves in float32 or wider: in bfloat16 a mean loses its small steps."""
-  widened = lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-  return jax.tree.map(lambda leaf: widened(leaf) if is_averaged(leaf) else leaf, arrays(params))
+  return jax.tree.map(_leaves.wide, arrays(params))
 
 
 def _array(leaf: Any, name: str) -> Array:

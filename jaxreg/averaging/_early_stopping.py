@@ -14,16 +14,7 @@ from jaxreg.typing import Array, Params
 
 
 class EarlyStoppingState(NamedTuple):
-  """The state of early stopping.
-
-  Attributes:
-    params: a copy of the parameters at the best evaluation; before any, the initial parameters.
-    best_metric: the metric at the best evaluation; NaN before any.
-    best_step: the number of the best evaluation, from 0; -1 before any.
-    num_evaluations: the number of evaluations so far.
-    num_worse: the number of evaluations since the best one, all without improvement.
-    should_stop: whether the patience has run out; then the state no longer changes.
-  """
+  """What `early_stopping_update` returns."""
 
   params: Params
   best_metric: Array
@@ -75,7 +66,9 @@ def early_stopping_update(
     mode: whether a smaller or a larger metric is better.
 
   Returns:
-    The new state; `state.params` are the parameters to use.
+    The new state: `params`, the parameters at the best evaluation, or the initial ones before any;
+    `best_metric` and `best_step`, its metric and number from 0, or NaN and -1; `num_evaluations`, and of
+    these `num_worse` since the best one; `should_stop`, whether the patience has run out.
 
   Example:
     >>> state = early_stopping_init(jnp.zeros(1))

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_range
-from jaxreg.averaging._averaged_leaves import is_averaged, wide
+from jaxreg.averaging._averaged_leaves import Mean, is_averaged, start, wide
 from jaxreg.typing import Array, Params
 
 
-class EMAState(NamedTuple):
-  """The average, with floating leaves in at least float32, and the number of iterates in it."""
-
-  params: Params
-  count: Array
-
-
-def ema_init(params: Params) -> EMAState:
+def ema_init(params: Params) -> Mean:
   """Returns an average that is a copy of the parameters, in float32 or wider.
 
   Example:
     >>> ema_init(jnp.ones(2, jnp.bfloat16)).params
     Array([1., 1.], dtype=float32)
   """
-  return EMAState(jax.tree.map(jnp.copy, wide(params)), jnp.zeros((), jnp.int32))
+  return start(params)
 
 
 def ema_decay(
@@ -65,14 +56,14 @@ def ema_decay(
 
 
 def ema_update(
-  state: EMAState,
+  state: Mean,
   params: Params,
   *,
   decay: ArrayLike = 0.999,
   ramp: bool = True,
   warmup: ArrayLike = 1.0,
   power: ArrayLike = 1.0,
-) -> EMAState:
+) -> Mean:
   r"""Moves the average towards one more iterate.
 
   .. math:: \bar\theta_t = d_t \bar\theta_{t-1} + (1 - d_t) \theta_t, \qquad
@@ -95,9 +86,6 @@ def ema_update(
     ramp: whether the decay warms up.
     warmup, power: as in `ema_decay`.
 
-  Returns:
-    The new state; `state.params` are the parameters to use.
-
   Example:
     >>> state = ema_init(jnp.zeros(1))
     >>> for params in (jnp.array([1.0]), jnp.array([3.0])):
@@ -119,4 +107,4 @@ def ema_update(
     average = optax.incremental_update(jax.lax.stop_gradient(new), old, 1 - warmed)
     return jnp.asarray(average).astype(old.dtype)
 
-  return EMAState(jax.tree.map(moved, state.params, wide(params)), count)
+  return Mean(jax.tree.map(moved, state.params, wide(params)), count)

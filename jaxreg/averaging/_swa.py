@@ -1,34 +1,26 @@
 """Stochastic weight averaging: the mean of the iterates, and its BatchNorm statistics."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_range, check_wide
-from jaxreg.averaging._averaged_leaves import is_averaged, wide
+from jaxreg.averaging._averaged_leaves import Mean, is_averaged, start, wide
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
 
 
-class SWAState(NamedTuple):
-  """The mean of the parameters so far, with floating leaves in at least float32, and their number."""
-
-  params: Params
-  count: Array
-
-
-def swa_init(params: Params) -> SWAState:
+def swa_init(params: Params) -> Mean:
   """Returns a copy of `params` in float32 or wider with weight 0: the first update replaces it.
 
   Example:
     >>> swa_init(jnp.ones(2, jnp.bfloat16))
-    SWAState(params=Array([1., 1.], dtype=float32), count=Array(0, dtype=int32))
+    Mean(params=Array([1., 1.], dtype=float32), count=Array(0, dtype=int32))
   """
-  return SWAState(jax.tree.map(jnp.copy, wide(params)), jnp.zeros((), jnp.int32))
+  return start(params)
 
 
-def swa_update(state: SWAState, params: Params) -> SWAState:
+def swa_update(state: Mean, params: Params) -> Mean:
   r"""Adds one iterate to the mean, for instance at the end of an epoch or of a learning rate cycle.
 
   .. math:: \bar\theta \leftarrow \bar\theta + \frac{\theta - \bar\theta}{n + 1}
@@ -39,9 +31,6 @@ def swa_update(state: SWAState, params: Params) -> SWAState:
   Args:
     state: from `swa_init` or the preceding update.
     params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
-
-  Returns:
-    The new state; `state.params` are the parameters to use.
 
   Example:
     >>> state = swa_init(jnp.zeros(2))
@@ -61,7 +50,7 @@ def swa_update(state: SWAState, params: Params) -> SWAState:
     # The copy from `swa_init` is no iterate.
     return jnp.where(state.count > 0, mean + (leaf - mean) / count, leaf)
 
-  return SWAState(jax.tree.map(step, state.params, wide(params)), count)
+  return Mean(jax.tree.map(step, state.params, wide(params)), count)
 
 
 def batch_norm_statistics(

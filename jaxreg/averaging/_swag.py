@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
 from jaxreg._sharding import placed_like
-from jaxreg.averaging._averaged_leaves import is_averaged, wide
-from jaxreg.averaging._swa import SWAState, swa_update
+from jaxreg.averaging._averaged_leaves import Mean, is_averaged, wide
+from jaxreg.averaging._swa import swa_update
 from jaxreg.typing import Array, Key, Params
 
 
@@ -66,9 +66,6 @@ def swag_update(state: SWAGState, params: Params) -> SWAGState:
     state: from `swag_init` or the preceding update.
     params: the new iterate. Leaves that are not floating replace the old ones.
 
-  Returns:
-    The new state.
-
   Example:
     >>> state = swag_init(jnp.zeros(1), rank=2)
     >>> for params in (jnp.array([1.0]), jnp.array([3.0])):
@@ -80,7 +77,7 @@ def swag_update(state: SWAGState, params: Params) -> SWAGState:
     Maddox et al., `A Simple Baseline for Bayesian Uncertainty in Deep Learning`, 2019, algorithm 1.
   """
   new = wide(params)
-  mean, count = swa_update(SWAState(state.params, state.count), new)
+  mean, count = swa_update(Mean(state.params, state.count), new)
   # The copy from `swag_init` is no iterate.
   old = jax.tree.map(lambda old, mean: jnp.where(state.count > 0, old, mean), state.params, mean)
   none = lambda leaf: leaf is None

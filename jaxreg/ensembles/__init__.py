@@ -25,7 +25,6 @@ from jaxreg.ensembles._means import geometric as geometric
 from jaxreg.ensembles._network_laplace import Laplace as Laplace
 from jaxreg.ensembles._network_laplace import laplace as laplace
 from jaxreg.ensembles._sweep import sweep as sweep
-from jaxreg.ensembles._uncertainty import MCResult as MCResult
 from jaxreg.ensembles._uncertainty import uncertainty as uncertainty
 
 suggest_names(globals())

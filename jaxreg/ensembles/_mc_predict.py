@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_count, check_key, check_wide
-from jaxreg.ensembles._uncertainty import MCResult, uncertainty
+from jaxreg.ensembles._uncertainty import Uncertainty, uncertainty
 from jaxreg.typing import Array, Batch, Key, Params
 
 
@@ -28,7 +28,7 @@ def mc_predict(
   num_samples: int,
   per_example: bool = True,
   chunk_size: int | None = None,
-) -> MCResult:
+) -> Uncertainty:
   r"""Computes the mean prediction and uncertainty of a classifier with its noise on, as in MC dropout.
 
   .. math:: p(y \mid x) \approx \frac1M \sum_{i=1}^M p(y \mid x, z_i), \qquad
@@ -58,7 +58,7 @@ def mc_predict(
       result is the same.
 
   Returns:
-    An `MCResult`, float32 or wider.
+    A NamedTuple, as `uncertainty` returns it.
 
   Example:
     >>> apply_fn = lambda w, x, *, key: jax.random.bernoulli(key, 0.5, x.shape) * x @ w

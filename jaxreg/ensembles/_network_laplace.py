@@ -184,7 +184,7 @@ def laplace(
   scaled, outer_fn = apply_fn, _of_classes
   if likelihood == "normal":
     check_option(noise_variance, "noise_variance", np.shape(noise_variance)[-1:], low=0, open_low=True)
-    scaled, outer_fn = _Scaled(apply_fn, noise_variance), _of_numbers
+    scaled, outer_fn = _scaled(apply_fn, jnp.sqrt(noise_variance)), _of_numbers
   if structure == "diagonal":
     values = flatness.gauss_newton_diagonal(scaled, outer_fn, params, batch, mask=mask)
     return Laplace(params, (), number * values, apply_fn, taken, ())
@@ -223,15 +223,9 @@ def _places(sizes: list[int], names: list[str], taken: tuple[bool, ...]) -> dict
   return {name: range(end - size, end) for name, size, end in zip(names, sizes, ends, strict=True)}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Scaled:
-  """A network's outputs in units of the noise."""
-
-  apply_fn: Callable[..., Array]
-  noise_variance: ArrayLike
-
-  def __call__(self, params: Params, batch: Batch, *, key: Key | None) -> Array:
-    return _over(self.apply_fn(params, batch, key=key), jnp.sqrt(self.noise_variance))
+def _scaled(apply_fn: Callable[..., Array], std: Array) -> Callable[..., Array]:
+  """A network whose outputs are in units of the noise."""
+  return lambda params, batch, *, key: _over(apply_fn(params, batch, key=key), std)
 
 
 def _over(outputs: Array, std: Array) -> Array:

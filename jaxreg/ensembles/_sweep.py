@@ -9,6 +9,7 @@ from typing import Any, Literal
 import jax
 
 from jaxreg._checks import check_choice, check_function
+from jaxreg.ensembles._deep import ensemble_apply
 from jaxreg.typing import Key, PyTree
 
 
@@ -49,7 +50,11 @@ def sweep(
 
 @functools.partial(jax.jit, static_argnames=("function", "names", "by"))
 def _grid(
-  function: Callable[..., PyTree], names: tuple[str, ...], values: tuple[PyTree, ...], keys: Key, by: str
+  function: Callable[..., PyTree],
+  names: tuple[str, ...],
+  values: tuple[PyTree, ...],
+  keys: Key,
+  by: Literal["vmap", "map"],
 ) -> PyTree:
   def runs(*values: PyTree) -> PyTree:
     return jax.vmap(lambda key: function(dict(zip(names, values)), key))(keys)
@@ -59,11 +64,11 @@ def _grid(
   return runs(*values)
 
 
-def _along(runs: Callable[..., PyTree], axis: int, by: str) -> Callable[..., PyTree]:
+def _along(runs: Callable[..., PyTree], axis: int, by: Any) -> Callable[..., PyTree]:
   """`runs` for each value of the strength at `axis`."""
 
   def several(*values: PyTree) -> PyTree:
     one = lambda value: runs(*values[:axis], value, *values[axis + 1 :])
-    return jax.vmap(one)(values[axis]) if by == "vmap" else jax.lax.map(one, values[axis])
+    return ensemble_apply(one, values[axis], by=by)
 
   return several

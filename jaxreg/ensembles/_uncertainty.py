@@ -17,16 +17,8 @@ from jaxreg.ensembles._means import arithmetic, members
 from jaxreg.typing import Array
 
 
-class MCResult(NamedTuple):
-  """Mean prediction and uncertainty of a classifier over members or noise draws; entropies in nats.
-
-  Attributes:
-    mean_log_probs: `[..., classes]`, the logarithm of the mean probabilities.
-    variance: `[..., classes]`, variance of the probabilities over the members (divided by their number).
-    entropy: `[...]`, entropy of the mean: the total uncertainty.
-    expected_entropy: `[...]`, the mean of the entropies: the part that remains when the member is known.
-    mutual_information: `[...]`, at least 0: the disagreement of the members, `entropy - expected_entropy`.
-  """
+class Uncertainty(NamedTuple):
+  """What `uncertainty` returns."""
 
   mean_log_probs: Array
   variance: Array
@@ -37,7 +29,7 @@ class MCResult(NamedTuple):
 
 def uncertainty(
   log_probs: ArrayLike, *, weights: ArrayLike | None = None, where: ArrayLike | None = None
-) -> MCResult:
+) -> Uncertainty:
   r"""Computes an ensemble's mean prediction, and splits its uncertainty within and between members.
 
   .. math:: \mathrm{H}\Bigl[\sum_i w_i p^{(i)}\Bigr] = \sum_i w_i \mathrm{H}[p^{(i)}] +
@@ -53,7 +45,13 @@ def uncertainty(
     where: `[...]`, bool: which examples count; all results of the others are 0.
 
   Returns:
-    An `MCResult`, float32 or wider.
+    A NamedTuple, float32 or wider, with entropies in nats:
+
+    - `mean_log_probs`: `[..., classes]`, the logarithm of the mean probabilities;
+    - `variance`: `[..., classes]`, variance of the probabilities over the members (divided by their number);
+    - `entropy`: `[...]`, entropy of the mean: the total uncertainty;
+    - `expected_entropy`: `[...]`, the mean of the entropies: the part that remains when the member is known;
+    - `mutual_information`: `[...]`, at least 0: the disagreement of the members, their difference.
 
   Example:
     >>> members = jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))
@@ -88,4 +86,4 @@ def uncertainty(
   apart = jnp.where(none, 0, log_probs - mean[None])
   information = jax.nn.relu(average((probs * apart).sum(axis=-1)))
   variance = average(jnp.square(probs - average(probs)[None]))
-  return MCResult(mean, variance, expected + information, expected, information)
+  return Uncertainty(mean, variance, expected + information, expected, information)

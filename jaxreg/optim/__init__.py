@@ -1,9 +1,10 @@
-"""Optimizers: `(learning_rate, *, ...)` returns an Optax chain, `scale_by_*(*, ...)` its direction alone.
+"""Optimizers: `(learning_rate, *, ...)` returns an Optax transform.
 
 All are `optax.GradientTransformationExtraArgs`, so they chain, mask, accumulate and take schedules like
-Optax's own. The `exact_*` are the formulas without an epsilon, with 0/0 = 0; the usual ones are
-`optax.adagrad`, `optax.rmsprop` and `optax.adam`. `mask` and `trained` select parameters as `jaxreg.paths`
-says. An `update` that needs `params` or `grad_fn` raises a ValueError without them.
+Optax's own. A learning rate of -1 gives the direction alone, as Optax's `scale_by_*` do. The `exact_*` are
+the formulas without an epsilon, with 0/0 = 0; the usual ones are `optax.adagrad`, `optax.rmsprop` and
+`optax.adam`. `mask` and `trained` select parameters as `jaxreg.paths` says. An `update` that needs `params`
+or `grad_fn` raises a ValueError without them.
 """
 
 from jaxreg._names import suggest_names
@@ -17,15 +18,12 @@ from jaxreg.optim._gradient_noise import gradient_noise as gradient_noise
 from jaxreg.optim._gsam import gsam as gsam
 from jaxreg.optim._layer_decay import layer_decay as layer_decay
 from jaxreg.optim._mahalanobis import mahalanobis as mahalanobis
-from jaxreg.optim._mahalanobis import scale_by_mahalanobis as scale_by_mahalanobis
 from jaxreg.optim._p_norm import p_norm_sgd as p_norm_sgd
-from jaxreg.optim._p_norm import scale_by_p_norm as scale_by_p_norm
 from jaxreg.optim._path_sgd import path_norm as path_norm
 from jaxreg.optim._path_sgd import path_sgd as path_sgd
 from jaxreg.optim._reparameterize import reparameterize as reparameterize
 from jaxreg.optim._sam import sam as sam
 from jaxreg.optim._sgld import sgld as sgld
-from jaxreg.optim._trust_region import scale_by_trust_region as scale_by_trust_region
 from jaxreg.optim._trust_region import trust_region as trust_region
 
 suggest_names(globals())

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.optim._trust_region import scale_by_trust_region, with_learning_rate
+from jaxreg.optim._trust_region import unit_steps, with_learning_rate
 from jaxreg.typing import Array
 
 
@@ -45,9 +45,6 @@ def adaptive(
       / sqrt(1 - b2)` times as large.
     anneal: whether to divide by the root of the number of steps.
 
-  Returns:
-    An Optax transform.
-
   Example:
     >>> tx = adaptive(0.1, b1=0.9, b2=0.999)
     >>> tx.update(jnp.array([1e-20, -3.0, 0.0]), tx.init(jnp.zeros(3)))[0]
@@ -56,7 +53,7 @@ def adaptive(
   References:
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem.
   """
-  inner = scale_by_trust_region(blocks="element", numerator_decay=b1, denominator_decay=b2, debias=debias)
+  inner = unit_steps("element", "l2", b1, b2, debias)
 
   def init(params: Any) -> AdaptiveState:
     return AdaptiveState(jnp.zeros((), jnp.int32), inner.init(params))
@@ -82,12 +79,7 @@ def exact_adagrad(
   `optax.adagrad` starts its accumulator at 0.1.
 
   Args:
-    learning_rate: `epsilon`, a number or an Optax schedule.
-    anneal: whether to divide by the root of the number of steps, which makes the method converge; otherwise
-      only the flat average remains.
-
-  Returns:
-    An Optax transform.
+    learning_rate, anneal: as in `adaptive`; the annealing makes the method converge.
 
   Example:
     >>> tx = exact_adagrad(0.5)
@@ -111,13 +103,9 @@ def exact_rmsprop(
   .. math:: \Delta_t = -\epsilon\, \frac{g_t}{\sqrt{\operatorname{EWA}_\beta(g_{1:t}^2)}}
 
   Args:
-    learning_rate: `epsilon`, a number or an Optax schedule.
     decay: `beta`.
-    debias: whether the average's weights sum to 1; with the plain recursion the first step is `epsilon /
-      sqrt(1 - beta)`, 3.16 times as long for 0.9.
-
-  Returns:
-    An Optax transform.
+    learning_rate, debias: as in `adaptive`; without `debias` the first step is `epsilon / sqrt(1 - beta)`,
+      3.16 times as long for 0.9.
 
   Example:
     >>> tx = exact_rmsprop(0.1, debias=False)
@@ -143,13 +131,7 @@ def exact_adam(
   the usual decays. So Adam is a trust-region method only with equal decays.
 
   Args:
-    learning_rate: `epsilon`, a number or an Optax schedule.
-    b1, b2: the decays.
-    debias: whether to use averages with weights of sum 1, as in the paper; otherwise the plain recursions,
-      which Optax does not have.
-
-  Returns:
-    An Optax transform.
+    learning_rate, b1, b2, debias: as in `adaptive`; the paper debiases, and Optax always does.
 
   Example:
     >>> tx = exact_adam(0.1)

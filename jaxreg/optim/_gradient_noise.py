@@ -30,9 +30,6 @@ def gradient_noise(
     variance: `eta`, the variance at the first step, at least 0; the paper chooses among 0.01, 0.3 and 1.
     gamma: power by which the variance falls, at least 0.
 
-  Returns:
-    An Optax transform.
-
   Raises:
     ValueError: in `update`, without any key.
 

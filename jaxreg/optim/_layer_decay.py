@@ -29,9 +29,6 @@ def layer_decay(
     layers: a pattern of names for each layer, as in `paths.labels`, from the input to the output.
     decay: `gamma`, in [0, 1]; 0 trains the last layer alone.
 
-  Returns:
-    An Optax transform.
-
   Raises:
     ValueError: in `update`, for a parameter in no layer.
 

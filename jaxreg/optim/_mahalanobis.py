@@ -24,27 +24,29 @@ from jaxreg.typing import Array
 Solve = Callable[..., Any]
 
 
-def scale_by_mahalanobis(
-  *, dense: Any = None, diagonal: Any = None, solve: Solve | None = None
+def mahalanobis(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  dense: Any = None,
+  diagonal: Any = None,
+  solve: Solve | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Scales the gradient by the inverse of a metric, given in one of three forms.
+  r"""Builds gradient descent in a metric, given in one of three forms.
 
-  .. math:: u = M^{-1} g, \qquad
-    -\alpha u = \arg\min_\Delta \langle g, \Delta \rangle + \frac{1}{2 \alpha} \Delta^\top M \Delta
+  .. math:: \Delta = -\alpha M^{-1} g
+    = \arg\min_\Delta \langle g, \Delta \rangle + \frac{1}{2 \alpha} \Delta^\top M \Delta
 
   The lecture prints the penalty without the square; that problem has no minimiser of this form. With the
   Hessian as `M` this is Newton's method, with the Fisher matrix the natural gradient; `path_sgd` has a
   diagonal. Gradient descent in `y`, where `x = A y`, has `M^-1 = A A^T`.
 
   Args:
+    learning_rate: `alpha`, a number or an Optax schedule.
     dense: `[size, size]`, symmetric and positive definite, over all parameters in the order of
       `jax.flatten_util.ravel_pytree`; or a tree of such matrices, one for each leaf.
     diagonal: a tree like the parameters, or a number, above 0; entries where it is 0 do not move.
     solve: `(updates, params, **extra_args) -> updates`, the product with the inverse of a metric that depends
       on the parameters or is too large to store.
-
-  Returns:
-    An Optax transform.
 
   Raises:
     ValueError: for none or several forms, or a known matrix that is not positive definite.
@@ -53,7 +55,7 @@ def scale_by_mahalanobis(
     Newton's method on a quadratic arrives in one step:
 
     >>> hessian, w = jnp.array([[4.0, 2.0], [2.0, 5.0]]), jnp.array([3.0, -1.0])
-    >>> tx = optax.chain(scale_by_mahalanobis(dense=hessian), optax.scale(-1.0))
+    >>> tx = mahalanobis(1.0, dense=hessian)
     >>> w + tx.update(hessian @ w, tx.init(w), w)[0]
     Array([0., 0.], dtype=float32)
 
@@ -61,17 +63,16 @@ def scale_by_mahalanobis(
 
     >>> fisher = lambda params: {"mean": params["precision"], "precision": 0.5 / params["precision"] ** 2}
     >>> natural = lambda g, params: jax.tree.map(lambda g, f: g / f, g, fisher(params))
-    >>> tx, params = scale_by_mahalanobis(solve=natural), {"mean": jnp.zeros(()), "precision": jnp.array(2.0)}
+    >>> tx, params = mahalanobis(0.5, solve=natural), {"mean": jnp.ones(()), "precision": jnp.array(2.0)}
     >>> tx.update(params, tx.init(params), params)[0]
-    {'mean': Array(0., dtype=float32), 'precision': Array(16., dtype=float32)}
+    {'mean': Array(-0.25, dtype=float32), 'precision': Array(-8., dtype=float32)}
 
   References:
     Amari, `Natural Gradient Works Efficiently in Learning`, 1998.
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Proximal Problem.
   """
-  given = [
-    name for name, form in (("dense", dense), ("diagonal", diagonal), ("solve", solve)) if form is not None
-  ]
+  forms = {"dense": dense, "diagonal": diagonal, "solve": solve}
+  given = [name for name, form in forms.items() if form is not None]
   if len(given) != 1:
     raise ValueError(f"one of dense, diagonal and solve must be given, got {', '.join(given) or 'none'}")
   if solve is None:
@@ -84,36 +85,8 @@ def scale_by_mahalanobis(
   def update(updates, state, params=None, **extra_args):
     return as_updates(apply(jax.tree.map(wide, updates), params, **extra_args), updates), state
 
-  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
-
-
-def mahalanobis(
-  learning_rate: optax.ScalarOrSchedule,
-  *,
-  dense: Any = None,
-  diagonal: Any = None,
-  solve: Solve | None = None,
-) -> optax.GradientTransformationExtraArgs:
-  r"""Builds gradient descent in a metric.
-
-  .. math:: \Delta = -\alpha M^{-1} g
-
-  Args:
-    learning_rate: `alpha`, a number or an Optax schedule.
-    dense, diagonal, solve: one form of the metric `M`, as in `scale_by_mahalanobis`.
-
-  Returns:
-    An Optax transform.
-
-  Example:
-    >>> tx = mahalanobis(0.5, diagonal=jnp.array([1.0, 4.0]))
-    >>> tx.update(jnp.array([1.0, 1.0]), tx.init(jnp.zeros(2)))[0]
-    Array([-0.5  , -0.125], dtype=float32)
-
-  References:
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Proximal Problem.
-  """
-  return with_learning_rate(scale_by_mahalanobis(dense=dense, diagonal=diagonal, solve=solve), learning_rate)
+  direction = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+  return with_learning_rate(direction, learning_rate)
 
 
 def _dense(dense: Any) -> Solve:

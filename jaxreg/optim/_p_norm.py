@@ -13,66 +13,24 @@ from jaxreg.optim._trust_region import as_updates, on_floating, with_learning_ra
 from jaxreg.typing import Array
 
 
-def scale_by_p_norm(*, p: ArrayLike = 2.0, weight: ArrayLike = 1.0) -> optax.GradientTransformationExtraArgs:
-  r"""Raises the gradient to a power, keeping signs: minus the minimiser of a proximal problem in a p-norm.
-
-  .. math:: u = \operatorname{sign}(g)\,(\alpha |g|)^{1/(p-1)}, \qquad
-    -u = \arg\min_\Delta \langle g, \Delta \rangle + \frac{1}{p \alpha} \|\Delta\|_p^p
-
-  The lecture prints `alpha |g|^{1/(p-1)}`, which is the minimiser only for `p = 2` or `alpha = 1`. As p
-  grows, the minimiser tends to `sign(g)`, whatever `alpha` is; as p goes to 1, only the largest gradients
-  move. Values that would overflow become the largest number of the dtype.
-
-  Args:
-    p: above 1; infinity gives the sign.
-    weight: `alpha`, above 0.
-
-  Returns:
-    An Optax transform.
-
-  Example:
-    >>> tx = scale_by_p_norm(p=3.0, weight=4.0)
-    >>> tx.update(jnp.array([-4.0, 0.0, 1.0]), tx.init(jnp.zeros(3)))[0]
-    Array([-4.,  0.,  2.], dtype=float32)
-
-  References:
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Proximal Problem.
-  """
-  check_range(p, "p", low=1, open_low=True)
-  check_range(weight, "weight", low=0, open_low=True)
-
-  def power(g: Array, largest: ArrayLike) -> Array:
-    # Multiply the weight and |g| before the power: for p near 1 the power of either alone overflows.
-    size = (jnp.abs(g) * jnp.asarray(weight, g.dtype)) ** (1 / (jnp.asarray(p, g.dtype) - 1))
-    return jnp.sign(g) * jnp.minimum(size, largest)
-
-  def update(updates, state, params=None, **extra_args):
-    del params, extra_args
-    # The largest number of the input's dtype: float32's largest number is infinite in bfloat16.
-    new = on_floating(lambda g: power(wide(g), jnp.finfo(jnp.result_type(g)).max), updates)
-    return as_updates(new, updates), state
-
-  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
-
-
 def p_norm_sgd(
   learning_rate: optax.ScalarOrSchedule | None = None, *, p: ArrayLike = 2.0, weight: ArrayLike | None = None
 ) -> optax.GradientTransformationExtraArgs:
   r"""Builds gradient descent in a p-norm, given its learning rate or the weight of its proximal problem.
 
-  .. math:: \Delta = -\epsilon \operatorname{sign}(g)\,|g|^{1/(p-1)}, \qquad \alpha = \epsilon^{p-1}
+  .. math:: \Delta = -\epsilon \operatorname{sign}(g)\,|g|^{1/(p-1)}
+    = \arg\min_\Delta \langle g, \Delta \rangle + \frac{1}{p \alpha} \|\Delta\|_p^p, \qquad
+    \alpha = \epsilon^{p-1}
 
   With `learning_rate`, p = 2 is `optax.sgd`, and large p is sign descent with steps of `epsilon`. With
-  `weight`, large p has steps of 1 for every `weight`. A step that would overflow becomes the largest number
-  of the dtype.
+  `weight`, large p has steps of 1 for every `weight`. As p goes to 1, only the largest gradients move. A step
+  that would overflow becomes the largest number of the dtype. The lecture prints `alpha |g|^{1/(p-1)}`, which
+  is the minimiser only for `p = 2` or `alpha = 1`.
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule; or
     weight: `alpha`, a number above 0: the weight of the linear term relative to the p-norm.
-    p: above 1.
-
-  Returns:
-    An Optax transform.
+    p: above 1; infinity gives the sign.
 
   Raises:
     ValueError: for both or none of `learning_rate` and `weight`.
@@ -87,10 +45,18 @@ def p_norm_sgd(
   """
   if (learning_rate is None) == (weight is None):
     raise ValueError(f"one of learning_rate and weight must be given, got {learning_rate} and {weight}")
-  if weight is None:
-    chain = with_learning_rate(scale_by_p_norm(p=p), learning_rate)  # type: ignore[arg-type]
-  else:
-    chain = with_learning_rate(scale_by_p_norm(p=p, weight=weight), 1.0)
+  rate = 1.0 if learning_rate is None else learning_rate
+  alpha = 1.0 if weight is None else weight
+  check_range(p, "p", low=1, open_low=True)
+  check_range(alpha, "weight", low=0, open_low=True)
+
+  def power(g: Array) -> Array:
+    # Multiply the weight and |g| before the power: for p near 1 the power of either alone overflows.
+    size = (jnp.abs(g) * jnp.asarray(alpha, g.dtype)) ** (1 / (jnp.asarray(p, g.dtype) - 1))
+    return jnp.sign(g) * jnp.minimum(size, jnp.finfo(g.dtype).max)
+
+  direction = optax.stateless(lambda updates, params: on_floating(power, updates))
+  chain = with_learning_rate(optax.with_extra_args_support(direction), rate)
 
   def update(updates, state, params=None, **extra_args):
     # Rounds once, after the learning rate: the power alone exceeds the range of 16 bits.

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.core import Tracer
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
 from jaxreg._leaves import wide
+from jaxreg._sharding import partitioned
 from jaxreg.optim._trust_region import as_updates, check_transform
-from jaxreg.symmetry import linear_coordinates
 from jaxreg.typing import Array, Params
 
 Map = Callable[[Params], Params]
-
-
-class ReparameterizeState(NamedTuple):
-  """The state of the inner optimizer, in `y`."""
-
-  inner: Any
 
 
 def reparameterize(
@@ -44,9 +40,6 @@ def reparameterize(
       must be invertible; or a function `y -> x`, differentiable, between trees of the same structure.
     inverse: `x -> y`, the inverse of a function `forward`. Without it, `forward` must be linear up to a
       constant, and `inner` must not need parameters.
-
-  Returns:
-    An Optax transform.
 
   Raises:
     ValueError: for a matrix that is known to be singular, or a missing `inverse`.
@@ -68,12 +61,12 @@ def reparameterize(
   if not callable(forward):
     if inverse is not None:
       raise ValueError("inverse must be None when forward is a matrix, which is inverted here")
-    forward, inverse = linear_coordinates(_matrix(forward))
+    forward, inverse = linear_maps(_matrix(forward))
     linear = True
 
-  def init(params: Params) -> ReparameterizeState:
+  def init(params: Params) -> optax.OptState:
     y = jax.tree.map(wide, params)
-    return ReparameterizeState(tx.init(y if inverse is None else inverse(y)))
+    return tx.init(y if inverse is None else inverse(y))
 
   def update(updates, state, params=None, **extra_args):
     gradient = jax.tree.map(wide, updates)
@@ -82,20 +75,33 @@ def reparameterize(
       y = inverse(jax.tree.map(wide, params))
     if linear:
       pulled = _transposed(forward, gradient)
-      steps, inner_state = tx.update(pulled, state.inner, y, **extra_args)
+      steps, state = tx.update(pulled, state, y, **extra_args)
       # Not forward(steps), which would add the constant of an affine map at every step.
       new = jax.jvp(forward, (jax.tree.map(jnp.zeros_like, steps),), (steps,))[1]
     else:
       if y is None:
         raise ValueError("params must be given to update when forward is not linear, got None")
       x, pull = jax.vjp(forward, y)
-      steps, inner_state = tx.update(pull(gradient)[0], state.inner, y, **extra_args)
+      steps, state = tx.update(pull(gradient)[0], state, y, **extra_args)
       moved = forward(jax.tree.map(jnp.add, y, steps))
       # Not the difference to params: a step of 0 must stay 0, although the inverse rounds.
       new = jax.tree.map(jnp.subtract, moved, x)
-    return as_updates(new, updates), ReparameterizeState(inner_state)
+    return as_updates(new, updates), state
 
   return optax.GradientTransformationExtraArgs(init, update)
+
+
+def linear_maps(matrix: Array) -> tuple[Map, Map]:
+  """`y -> A y` over all parameters at once, and its inverse."""
+
+  def on_flat(function: Callable[[Any, Array], Array], factors: Any) -> Map:
+    def run(tree: Params, factors: Any) -> Params:
+      flat, unravel = ravel_pytree(tree)
+      return unravel(function(factors, flat).astype(flat.dtype))
+
+    return lambda tree: partitioned(run, tree, factors, like=tree)
+
+  return on_flat(jnp.matmul, matrix), on_flat(lu_solve, lu_factor(matrix))
 
 
 def _transposed(forward: Map, gradient: Params) -> Params:

@@ -51,7 +51,7 @@ def sam(
   Args:
     inner: the optimizer that takes the step.
     rho: length of the perturbation, at least 0.
-    blocks: which parameters are normalised together, as in `scale_by_trust_region`; the paper uses `global`.
+    blocks: which parameters are normalised together, as in `trust_region`; the paper uses `global`.
     trained: a mask of the parameters that are trained; the others are not perturbed, and their updates are 0.
       None for all.
 
@@ -65,7 +65,7 @@ def sam(
     >>> updates
     Array([-0.15, -0.  ], dtype=float32)
 
-    With a frozen backbone, by `trained` or by Optax:
+    With a frozen backbone:
 
     >>> params = {"backbone": jnp.array(2.0), "head": jnp.array(3.0)}
     >>> slope = jax.grad(lambda params: params["backbone"] * params["head"] ** 2)
@@ -73,19 +73,6 @@ def sam(
     >>> updates, state = tx.update(slope(params), tx.init(params), params, grad_fn=slope)
     >>> jax.tree.map(float, updates)
     {'backbone': 0.0, 'head': -7.0}
-    >>> parts = {"old": optax.set_to_zero(), "new": sam(optax.sgd(0.5), rho=0.5)}
-    >>> tx = optax.partition(parts, {"backbone": "old", "head": "new"})
-    >>> updates, state = tx.update(slope(params), tx.init(params), params, grad_fn=slope, all_params=params)
-    >>> jax.tree.map(float, updates)
-    {'backbone': 0.0, 'head': -7.0}
-
-    With BatchNorm, the statistics of the first pass only:
-
-    >>> def step(params, stats, state, batch):
-    ...   grads, stats_after = jax.grad(loss_and_stats, has_aux=True)(params, stats, batch)
-    ...   again = lambda params: jax.grad(loss_and_stats, has_aux=True)(params, stats, batch)[0]
-    ...   updates, state = tx.update(grads, state, params, grad_fn=again)
-    ...   return optax.apply_updates(params, updates), stats_after, state
 
   References:
     Foret et al., `Sharpness-Aware Minimization for Efficiently Improving Generalization`, 2021, Eq. 2.

@@ -47,9 +47,6 @@ def sgld(
     num_examples: `N`, for the gradient of a mean over the examples; 1 for the gradient of their sum.
     temperature: `T`, at least 0.
 
-  Returns:
-    An Optax transform.
-
   Raises:
     ValueError: in `update`, without any key.
 

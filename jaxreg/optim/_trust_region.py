@@ -27,7 +27,8 @@ class TrustRegionState(NamedTuple):
   denominator: Average | tuple[()]
 
 
-def scale_by_trust_region(
+def trust_region(
+  learning_rate: optax.ScalarOrSchedule,
   *,
   blocks: str = "global",
   norm: str = "l2",
@@ -35,15 +36,20 @@ def scale_by_trust_region(
   denominator_decay: ArrayLike | None = None,
   debias: bool = True,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Normalises the gradient to the direction of steepest ascent of norm 1 in each block of parameters.
+  r"""Builds steps to the edge of a trust region: their length is the learning rate, whatever the gradient.
 
-  .. math:: u_b = \arg\max_{\|u\| \le 1} \langle g_b, u \rangle, \qquad
-    u_b = \frac{g_b}{\|g_b\|_2}, \quad \operatorname{sign}(g_b), \quad \ldots
+  .. math:: \Delta_b = \arg\min_{\|\Delta\| \le \epsilon} \langle g_b, \Delta \rangle, \qquad
+    \Delta_b = -\epsilon\, \frac{g_b}{\|g_b\|_2} \text{ with } \lambda = \frac{\|g_b\|_2}{2 \epsilon},
+    \quad -\epsilon \operatorname{sign}(g_b), \quad \ldots
 
-  With averages over steps, :math:`u = E_1[g] / \|E_1[g]\|`, or with `denominator_decay`
-  :math:`u = E_1[g] / \sqrt{E_2[\|g\|^2]}`. A block without a gradient does not move: 0/0 is 0.
+  With averages over steps the direction is :math:`E_1[g] / \|E_1[g]\|`, or with `denominator_decay`
+  :math:`E_1[g] / \sqrt{E_2[\|g\|^2]}`. A block without a gradient does not move: 0/0 is 0.
+
+  `blocks="element"` is sign descent, `global` normalised gradient descent. LARS, LAMB and Fromage are
+  different: their radius is proportional to the norm of the weights (`optax.scale_by_trust_ratio`).
 
   Args:
+    learning_rate: `epsilon`, the radius; a number or an Optax schedule.
     blocks: which parameters are normalised together: `global`, everything; `leaf`, each array; `unit`, the
       incoming weights of each unit (`paths.incoming_axes`); `element`, each number.
     norm: norm of the region. `l2`; `linf`, with the sign as step; `l1`, with a step along the largest entry,
@@ -56,22 +62,31 @@ def scale_by_trust_region(
       decays, as in Adam, it may be longer.
     debias: whether the weights of an average sum to 1 from the first step on.
 
-  Returns:
-    An Optax transform.
-
   Raises:
     ValueError: for a `denominator_decay` with another norm.
 
   Example:
-    >>> tx = scale_by_trust_region(blocks="leaf")
-    >>> grads = {"a": jnp.array([3.0, 4.0]), "b": jnp.zeros(2)}
+    >>> tx = trust_region(0.5, blocks="leaf")
+    >>> grads = {"a": jnp.array([-3e-9, 4e-9]), "b": jnp.zeros(2)}
     >>> tx.update(grads, tx.init(grads))[0]
-    {'a': Array([0.6, 0.8], dtype=float32), 'b': Array([0., 0.], dtype=float32)}
+    {'a': Array([ 0.3, -0.4], dtype=float32), 'b': Array([-0., -0.], dtype=float32)}
 
   References:
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem, and
     its two following slides.
   """
+  direction = unit_steps(blocks, norm, numerator_decay, denominator_decay, debias)
+  return with_learning_rate(direction, learning_rate)
+
+
+def unit_steps(
+  blocks: str,
+  norm: str,
+  numerator_decay: ArrayLike | None,
+  denominator_decay: ArrayLike | None,
+  debias: bool,
+) -> optax.GradientTransformationExtraArgs:
+  """The direction of `trust_region`, uphill."""
   check_choice(blocks, "blocks", BLOCKS)
   check_choice(norm, "norm", NORMS)
   check_decay(numerator_decay, "numerator_decay", debias)
@@ -105,48 +120,6 @@ def scale_by_trust_region(
     return as_updates(new, updates), TrustRegionState(numerator, denominator)
 
   return optax.GradientTransformationExtraArgs(init, update)
-
-
-def trust_region(
-  learning_rate: optax.ScalarOrSchedule,
-  *,
-  blocks: str = "global",
-  norm: str = "l2",
-  numerator_decay: ArrayLike | None = None,
-  denominator_decay: ArrayLike | None = None,
-  debias: bool = True,
-) -> optax.GradientTransformationExtraArgs:
-  r"""Builds steps to the edge of a trust region: their length is the learning rate, whatever the gradient.
-
-  .. math:: \Delta_b = \arg\min_{\|\Delta\| \le \epsilon} \langle g_b, \Delta \rangle
-    = -\epsilon\, \frac{g_b}{\|g_b\|_2} \text{ for } \ell_2, \qquad \lambda = \frac{\|g_b\|_2}{2 \epsilon}
-
-  `blocks="element"` is sign descent, `global` normalised gradient descent. LARS, LAMB and Fromage are
-  different: their radius is proportional to the norm of the weights (`optax.scale_by_trust_ratio`).
-
-  Args:
-    learning_rate: `epsilon`, the radius; a number or an Optax schedule.
-    blocks, norm, numerator_decay, denominator_decay, debias: as in `scale_by_trust_region`.
-
-  Returns:
-    An Optax transform.
-
-  Example:
-    >>> tx = trust_region(0.5, blocks="global")
-    >>> tx.update(jnp.array([-3e-9, 4e-9]), tx.init(jnp.zeros(2)))[0]
-    Array([ 0.3, -0.4], dtype=float32)
-
-  References:
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem.
-  """
-  direction = scale_by_trust_region(
-    blocks=blocks,
-    norm=norm,
-    numerator_decay=numerator_decay,
-    denominator_decay=denominator_decay,
-    debias=debias,
-  )
-  return with_learning_rate(direction, learning_rate)
 
 
 def steepest(grads: Any, blocks: str, norm: str) -> Any:

@@ -23,18 +23,18 @@ def balls(gradient: np.ndarray, metric: np.ndarray) -> dict[str, tuple[np.ndarra
   found = {}
   p_norm = lambda p: lambda v: (np.abs(v) ** p).sum(-1) ** (1 / p)
   ends = {
-    "1-norm": (p_norm(1.0), optim.scale_by_trust_region(norm="l1")),
-    "1.5-norm": (p_norm(1.5), optim.scale_by_p_norm(p=1.5)),
-    "2-norm": (p_norm(2.0), optim.scale_by_p_norm(p=2.0)),
-    "4-norm": (p_norm(4.0), optim.scale_by_p_norm(p=4.0)),
-    "largest entry": (lambda v: np.abs(v).max(-1), optim.scale_by_trust_region(norm="linf")),
+    "1-norm": (p_norm(1.0), optim.trust_region(1.0, norm="l1")),
+    "1.5-norm": (p_norm(1.5), optim.p_norm_sgd(1.0, p=1.5)),
+    "2-norm": (p_norm(2.0), optim.p_norm_sgd(1.0, p=2.0)),
+    "4-norm": (p_norm(4.0), optim.p_norm_sgd(1.0, p=4.0)),
+    "largest entry": (lambda v: np.abs(v).max(-1), optim.trust_region(1.0, norm="linf")),
     "Mahalanobis": (
       lambda v: np.sqrt(np.einsum("...i,ij,...j->...", v, metric, v)),
-      optim.scale_by_mahalanobis(dense=metric),
+      optim.mahalanobis(1.0, dense=metric),
     ),
   }
-  for name, (norm, direction) in ends.items():
-    step = -update(direction, gradient)
+  for name, (norm, tx) in ends.items():
+    step = update(tx, gradient)
     found[name] = circle / norm(circle)[:, None], step / norm(step)
   return found
 

@@ -10,8 +10,8 @@ import pytest
 from contract import jit
 
 from jaxreg import augment
+from jaxreg.augment._moved import warped
 from jaxreg.augment._rotate import rotations
-from jaxreg.augment._warp import warped
 
 SOURCE = "regularization"
 

@@ -6,7 +6,7 @@ import optax
 import pytest
 from contract import jit
 
-from jaxreg.optim import p_norm_sgd, scale_by_p_norm
+from jaxreg.optim import p_norm_sgd
 
 WHERE = "Proximal Problem"
 
@@ -74,24 +74,24 @@ def test_large_p_is_the_sign():
 def test_odd_and_finite_towards_one():
   g = np.float32([1e-30, 0.5, 2.0, 1e30, 0.0])
   for p in (1.0001, 1.5, 7.0):
-    up, down = step(scale_by_p_norm(p=p), g), step(scale_by_p_norm(p=p), -g)
+    up, down = step(p_norm_sgd(-1.0, p=p), g), step(p_norm_sgd(-1.0, p=p), -g)
     np.testing.assert_array_equal(up, -down)
     assert np.isfinite(up).all()
     assert up[-1] == 0
   # alpha and the gradient meet before either overflows.
-  np.testing.assert_allclose(step(scale_by_p_norm(p=1.0001, weight=0.5), np.float32([2.0])), 1.0, rtol=1e-2)
+  np.testing.assert_allclose(step(p_norm_sgd(p=1.0001, weight=0.5), np.float32([-2.0])), 1.0, rtol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_what_overflows_is_held_at_the_largest_number_of_its_dtype(dtype):
   largest = float(jnp.finfo(dtype).max)
-  got = step(scale_by_p_norm(p=1.01), jnp.array([30.0, -30.0, 1.0], dtype))
+  got = step(p_norm_sgd(-1.0, p=1.01), jnp.array([30.0, -30.0, 1.0], dtype))
   np.testing.assert_array_equal(got.astype(np.float64), [largest, -largest, 1])
 
 
 def test_refusals():
   with pytest.raises(ValueError, match="p must lie in"):
-    scale_by_p_norm(p=1.0)
+    p_norm_sgd(0.1, p=1.0)
   with pytest.raises(ValueError, match="one of learning_rate and weight"):
     p_norm_sgd(0.1, p=3.0, weight=0.1)
   with pytest.raises(ValueError, match="one of learning_rate and weight"):

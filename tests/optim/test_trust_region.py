@@ -7,7 +7,6 @@ import optax
 import pytest
 from contract import jit
 
-from jaxreg import optim
 from jaxreg.optim import trust_region
 
 EPS = 0.3
@@ -205,4 +204,4 @@ def test_refusals():
   with pytest.raises(ValueError, match="denominator_decay must be None"):
     trust_region(0.1, norm="l1", denominator_decay=0.9)
   with pytest.raises(ValueError, match="numerator_decay must lie in"):
-    optim.scale_by_trust_region(numerator_decay=-0.1)
+    trust_region(0.1, numerator_decay=-0.1)

@@ -63,16 +63,14 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
   check_count(patience, "patience")
   check_range(min_delta, "min_delta", low=0)
 
-  def evaluated(
-    state: averaging.EarlyStoppingState, metric: Array, params: Params
-  ) -> averaging.EarlyStoppingState:
+  def evaluated(state: PyTree, metric: Array, params: Params) -> PyTree:
     return averaging.early_stopping_update(state, params, metric, patience=patience, min_delta=min_delta)
 
-  def best(state: averaging.EarlyStoppingState, params: Params) -> Params:
+  def best(state: PyTree, params: Params) -> Params:
     del params
     return state.params
 
-  def stopped(state: averaging.EarlyStoppingState) -> Array:
+  def stopped(state: PyTree) -> Array:
     return state.should_stop
 
   return Averaging(averaging.early_stopping_init, best, evaluated=evaluated, stopped=stopped, along=False)
@@ -117,7 +115,7 @@ def swag(
   init = functools.partial(averaging.swag_init, rank=rank)
   collecting = _collecting(init, averaging.swag_update, start, every, num_steps, steps_per_epoch)
 
-  def draw(key: Key, kept: tuple[averaging.SWAGState, Array], params: Params) -> Params:
+  def draw(key: Key, kept: tuple[PyTree, Array], params: Params) -> Params:
     # Before the first iterate, the parameters themselves: all deviations are 0.
     state = kept[0]._replace(params=collecting.params(kept, params))
     drawn = averaging.swag_sample(key, state, scale=scale)
@@ -172,10 +170,10 @@ def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Ave
   """
   averaging.ema_decay(1, decay=decay, warmup=warmup, power=power)  # checks them before the first step
 
-  def step(state: averaging.EMAState, params: Params, _: Array) -> averaging.EMAState:
+  def step(state: PyTree, params: Params, _: Array) -> PyTree:
     return averaging.ema_update(state, params, decay=decay, warmup=warmup, power=power)
 
-  def mean(state: averaging.EMAState, params: Params) -> Params:
+  def mean(state: PyTree, params: Params) -> Params:
     return jax.tree.map(_as_stored, state.params, params)
 
   return Averaging(averaging.ema_init, mean, step)
