@@ -288,10 +288,8 @@ _TABLE = {
       "test_keep_probability_is_one_less_the_rate[ours]",
     ),
   ),
-  "penalties/_l2.py penalties/test_weight_penalties.py": (
+  "penalties/_weights.py penalties/test_weight_penalties.py": (
     ("0.5 * jnp.square", "1.0 * jnp.square", "test_l2_step"),
-  ),
-  "penalties/_priors.py penalties/test_weight_penalties.py": (
     ("0.5 * (jnp.log(precision", "1.0 * (jnp.log(precision", "test_gaussian_prior_is_the_log_density"),
   ),
   "penalties/_tying.py penalties/test_tying.py": (
