@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 
 from jaxreg import objective as core
+from jaxreg.objective._terms import ExampleTerm
 from jaxreg.train import keys
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.averages import Averaging
@@ -27,7 +28,7 @@ def make_objective(
   predict_options: Options,
   augmentations: Sequence[Callable[[Key, Batch], Batch]] = (),
   penalties: Mapping[str, PenaltyOf] | None = None,
-  terms: Mapping[str, core.ExampleTerm] | None = None,
+  terms: Mapping[str, ExampleTerm] | None = None,
   *,
   values_fn: Callable[..., Passed],
   average: Averaging | None = None,

@@ -8,6 +8,8 @@ from jax.typing import ArrayLike
 
 from jaxreg import constraints, objective
 from jaxreg._checks import acts
+from jaxreg.objective._terms import ExampleTerm
+from jaxreg.objective._terms import Penalty as PenaltyTerm
 from jaxreg.train.lookup import Chosen, Options
 from jaxreg.train.step.extras import Limit
 from jaxreg.train.step.network import Noises
@@ -17,14 +19,14 @@ from jaxreg.typing import Array, Key, Params, PyTree
 
 Mask = Callable[..., PyTree]  # a function of `jaxreg.paths`
 Penalty = Callable[[Params, ExtraStates], Array]  # `(params, extras)`, the extras of the state
-PenaltyOf = Callable[[ExtraStates], objective.Penalty]
+PenaltyOf = Callable[[ExtraStates], PenaltyTerm]
 
 
 def make_penalties(named: Iterable[Chosen], mask: Mask) -> dict[str, PenaltyOf]:
   """Each named penalty with its weight or, with a limit, its multiplier."""
 
   def make(name: str, options: Options, penalty: Penalty) -> PenaltyOf:
-    def of_extras(extras: ExtraStates) -> objective.Penalty:
+    def of_extras(extras: ExtraStates) -> PenaltyTerm:
       weight = extras["multipliers"][name].multiplier if acts(options["limit"]) else options["weight"]
       return objective.penalty(penalty, weight=weight, extras=extras)
 
@@ -39,10 +41,10 @@ def make_limits(named: Iterable[Chosen], mask: Mask, learning_rate: float) -> di
   return {each.name: Limit(_penalty(each, mask), each.options["limit"], learning_rate) for each in limited}
 
 
-def make_terms(named: Iterable[Chosen]) -> dict[str, objective.ExampleTerm]:
+def make_terms(named: Iterable[Chosen]) -> dict[str, ExampleTerm]:
   """The regularizers that look at examples; those that need no labels count the examples without one, too."""
 
-  def make(chosen: Chosen) -> objective.ExampleTerm:
+  def make(chosen: Chosen) -> ExampleTerm:
     function = chosen.without("weight").bound()
 
     def of_network(key: Key, view: objective.View) -> Array:
