@@ -92,7 +92,7 @@ _TABLE = {
     ),
     ("1.0 - rate, wide", "rate, wide", "test_dropout_mean_is_the_exact_mean_of_a_linear_map[False]"),
   ),
-  "calibration/_brier.py calibration/test_calibration.py": (
+  "calibration/_proper_scores.py calibration/test_calibration.py": (
     ("error**2).sum(axis=-1)", "error**2).sum(axis=-1) / 2", "test_brier_bounds"),
   ),
   "calibration/_ece.py calibration/test_calibration.py": (
