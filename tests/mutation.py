@@ -129,11 +129,11 @@ _TABLE = {
     ("num_groups if", "num_groups**0.5 if", "test_type_1_is_softmax_plus_kl"),
     ('== "I" else 1', '== "I" else 2', "test_type_2_is_softmax_minus_agreement"),
   ),
-  "losses/_group_softmax.py test_contract.py": (
+  "losses/_softmax.py test_contract.py": (
     (
       "per_class(logit_scale",
       "1 / per_class(logit_scale",
-      "test_contract[oracle-losses.group_softmax_log_probs]",
+      "test_contract[oracle-losses.softmax_log_probs:scaled]",
     ),
   ),
   "papers/group_softmax/_groupings.py papers/test_group_softmax_groupings.py": (

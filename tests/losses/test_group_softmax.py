@@ -21,7 +21,7 @@ group_softmax, group_softmax_and_logits = (
   for function in (losses.group_softmax, losses.group_softmax_and_logits)
 )
 feature_groups = contract.jit(rules.feature_groups, static_argnames="num_groups")
-discriminative_scores = contract.jit(losses.discriminative_scores)
+discriminative_scores = contract.jit(rules.discriminative_scores)
 
 
 def thorough(*values):
