@@ -46,7 +46,6 @@ from jaxreg.losses._dropmax_masks import dropmax_log_probs as dropmax_log_probs
 from jaxreg.losses._focal import focal as focal
 from jaxreg.losses._focal import poly_loss as poly_loss
 from jaxreg.losses._group_softmax import group_softmax as group_softmax
-from jaxreg.losses._group_softmax import group_softmax_and_logits as group_softmax_and_logits
 from jaxreg.losses._label_smoothing import confidence_penalty as confidence_penalty
 from jaxreg.losses._label_smoothing import label_smoothing as label_smoothing
 from jaxreg.losses._linear import linear as linear

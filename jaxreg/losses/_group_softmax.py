@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from jaxreg.typing import Array
 Form = Literal["auto", "dense", "scan", "gather"]
 
 
+@only_where()
 def group_softmax(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -35,8 +36,9 @@ def group_softmax(
   power: float | None = None,
   grouping: Callable[..., Array] = discriminative_scores,
   form: Form = "auto",
+  with_logits: bool = False,
   where: ArrayLike | None = None,
-) -> Array:
+) -> Array | Any:
   r"""Computes the group softmax loss: every group of features must predict the label alone.
 
   .. math::
@@ -74,10 +76,12 @@ def group_softmax(
     power: `a`, to replace the kind's; from 1 to `G` the loss falls and stays a bound.
     grouping: `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`.
     form: `auto`, `dense`, `scan` or `gather`.
+    with_logits: whether to return `(loss, logits)`.
     where: `[...]`, bool: which examples count.
 
   Returns:
-    `[...]`, in nats, float32 or wider.
+    `[...]`, in nats, float32 or wider. With `with_logits` also, at no extra cost, the logits of the whole
+    head for the accuracy, `[..., classes]`, without gradient and 0 where `where` is false.
 
   Example:
     >>> x, kernel, bias = jnp.ones((2, 8)), jnp.zeros((8, 10)), jnp.zeros(10)
@@ -86,39 +90,6 @@ def group_softmax(
 
   References:
     Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.2 and A.13.
-  """
-  options = {"num_groups": num_groups, "kind": kind, "power": power, "grouping": grouping, "form": form}
-  return group_softmax_and_logits(features, kernel, bias, labels, **options, where=where)[0]
-
-
-@only_where()
-def group_softmax_and_logits(
-  features: ArrayLike,
-  kernel: ArrayLike,
-  bias: ArrayLike | None,
-  labels: ArrayLike,
-  *,
-  num_groups: int | Sequence[int] = 8,
-  kind: Literal["I", "II"] = "I",
-  power: float | None = None,
-  grouping: Callable[..., Array] = discriminative_scores,
-  form: Form = "auto",
-  where: ArrayLike | None = None,
-) -> tuple[Array, Array]:
-  """Computes `group_softmax` and, at no extra cost, the logits of the whole head for the accuracy.
-
-  Args:
-    features, kernel, bias, labels, num_groups, kind, power, grouping, form, where: as in `group_softmax`.
-
-  Returns:
-    The loss `[...]`, and `features @ kernel + bias`, `[..., classes]`, without gradient; both 0 where `where`
-    is false.
-
-  Example:
-    >>> x, kernel, bias = jnp.ones((1, 4)), jnp.eye(4), jnp.zeros(4)
-    >>> loss, logits = group_softmax_and_logits(x, kernel, bias, jnp.array([0]), num_groups=2)
-    >>> logits
-    Array([[1., 1., 1., 1.]], dtype=float32)
   """
   features, kernel, bias, labels = check_arguments(features, kernel, bias, labels)
   dtype = jnp.promote_types(features.dtype, kernel.dtype)
@@ -139,7 +110,8 @@ def group_softmax_and_logits(
     shaped = lambda x: x.reshape(*labels.shape, *x.shape[1:])
     return shaped(loss), shaped(jax.lax.stop_gradient(logits))
 
-  return partitioned(of_scores, labels, features, kernel, bias, scores)
+  loss, logits = partitioned(of_scores, labels, features, kernel, bias, scores)
+  return (loss, logits) if with_logits else loss
 
 
 def _power(kind: str, power: float | None, num_groups: int) -> float:
