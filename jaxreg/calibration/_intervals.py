@@ -111,8 +111,7 @@ def interval_scores(
   prediction. A negative threshold narrows the intervals, and one that has no width left is empty.
 
   Args:
-    low, high: the ends of the intervals, `[...]`, floating.
-    targets: `y`, `[...]`, floating.
+    low, high, targets: as in `interval_coverage`.
     where: `[...]`, bool: which targets count; the others have the score 0. Give it to
       `conformal_threshold`, too.
 

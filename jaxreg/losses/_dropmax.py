@@ -56,7 +56,7 @@ def dropmax_terms(
     >>> {name: round(float(term[0]), 3) for name, term in terms.items() if name != "nll"}
     {'kl': 0.693, 'neg_entropy': -6.931, 'auxiliary': 6.931}
   """
-  logits, prior, residual, posterior, labels = check_arguments(
+  logits, prior, residual, posterior, labels = _check_arguments(
     logits, retain_logits, residual_logits, posterior_logits, labels
   )
   check_choice(class_reduction, "class_reduction", ("sum", "mean"))
@@ -120,7 +120,7 @@ def dropmax() -> None:
   """
 
 
-def check_arguments(
+def _check_arguments(
   logits: ArrayLike,
   retain_logits: ArrayLike,
   residual_logits: ArrayLike,
@@ -244,7 +244,7 @@ def dropmax_diagnostics(
     >>> float(dropmax_diagnostics(jax.random.key(0), o, ph, rh, jnp.zeros(1, int))["retain_target"][0])
     0.5
   """
-  logits, prior, _, posterior, labels = check_arguments(
+  logits, prior, _, posterior, labels = _check_arguments(
     logits, retain_logits, residual_logits, posterior_logits, labels
   )
   log_mask = dropmax_log_mask(key, posterior, labels, temperature=temperature, num_samples=num_samples)

@@ -71,15 +71,9 @@ def dropmax_qp() -> None:
   two terms act, the target's retain logit `a` settles at `a = 1 / (gamma * sigmoid(a))`.
 
   Args:
-    key: draws the masks.
-    logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer; soft labels are refused: the mask fixes one class.
-    temperature: temperature of the relaxation, positive; a scalar or `[...]`.
-    num_samples: `S`, masks per example.
+    key, logits, retain_logits, labels, temperature, num_samples, where: as in `dropmax`.
     entropy_weight: `gamma`, a scalar or `[...]`. The paper's values are not confirmed; the default is
       DropMax's.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider; negative late in training, as in DropMax.
@@ -106,10 +100,9 @@ def deterministic_attention(
   both are one function; it changes no digit unless a `rho` is below 1e-13.
 
   Args:
-    logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of `rho`, same shape: the output of an affine layer on the features of the logits.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    where: `[...]`, bool: which examples count.
+    logits, labels, where: as in `softmax_cross_entropy`.
+    retain_logits: logits of `rho`, `[..., classes]`: the output of an affine layer on the features of the
+      logits.
 
   Returns:
     `[...]`, in nats, float32 or wider.
@@ -160,11 +153,8 @@ def deterministic_dropmax() -> None:
   Its definition is not confirmed, and neither is the weight, which is DropMax's here.
 
   Args:
-    logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of `rho`, same shape.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, retain_logits, labels, where: as in `deterministic_attention`.
     auxiliary_weight: weight of the second term, a scalar or `[...]`.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.
@@ -246,12 +236,9 @@ def sampled_softmax(
   corrected.
 
   Args:
-    key: one draw for the whole batch.
-    logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer; soft labels are refused: one class is always kept.
+    key, logits, labels, where: as in `random_dropmax`.
     rate: share of the classes to leave out, in [0, 1].
     correct_proposal: whether the logits of the drawn classes are corrected.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider; exactly `softmax_cross_entropy` at a rate of 0.

@@ -35,11 +35,9 @@ def label_smoothing(
   the probabilities. Equals `optax.softmax_cross_entropy` on `optax.smooth_labels`, without the one-hot array.
 
   Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, labels, where: as in `softmax_cross_entropy`.
     smoothing: `eps`, a scalar or `[...]`, in [0, 1].
     over: whether the mass is spread over all classes or over the wrong ones.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats.
@@ -82,10 +80,8 @@ def confidence_penalty(
   most `beta log K`. Only the cross-entropy sees the labels.
 
   Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, labels, where: as in `softmax_cross_entropy`.
     weight: `beta`, a scalar or `[...]`, at least 0.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.
