@@ -15,7 +15,7 @@ from jaxreg._checks import check_floating, check_function, check_option
 from jaxreg._leaves import map_selected, unit_axes, wide
 from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._weights import group_factor
+from jaxreg.penalties._group_lasso import group_factor
 from jaxreg.typing import Array, Mask, Params
 
 Prox = Callable[[Params, ArrayLike], Params]

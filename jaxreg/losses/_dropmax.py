@@ -2,13 +2,11 @@
 
 Everything is in logit space. The names and the paper's symbols: `logits` o, `retain_logits` (the prior, rho =
 sigmoid), `residual_logits` r, and `posterior_logits`, by default `stop_gradient(retain_logits) +
-residual_logits` (g = sigmoid). Masks and predictions are in `_dropmax_masks`.
+residual_logits` (g = sigmoid). The heads, masks, predictions and diagnostics are in the files beside it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Literal
 
 import jax
@@ -16,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_floating, check_labels, check_logits, check_option, key_first
+from jaxreg._checks import check_choice, check_labels, check_logits, check_option, key_first
 from jaxreg._where import only_where
 from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
 from jaxreg.losses._labels import is_target_of
@@ -56,7 +54,7 @@ def dropmax_terms(
     >>> {name: round(float(term[0]), 3) for name, term in terms.items() if name != "nll"}
     {'kl': 0.693, 'neg_entropy': -6.931, 'auxiliary': 6.931}
   """
-  logits, prior, residual, posterior, labels = _check_arguments(
+  logits, prior, residual, posterior, labels = check_arguments(
     logits, retain_logits, residual_logits, posterior_logits, labels
   )
   check_choice(class_reduction, "class_reduction", ("sum", "mean"))
@@ -120,7 +118,7 @@ def dropmax() -> None:
   """
 
 
-def _check_arguments(
+def check_arguments(
   logits: ArrayLike,
   retain_logits: ArrayLike,
   residual_logits: ArrayLike,
@@ -148,117 +146,3 @@ def _bernoulli_kl(q_logits: Array, p_logits: Array) -> Array:
 def bernoulli_neg_entropy(logits: Array) -> Array:
   log, sigmoid = jax.nn.log_sigmoid, jax.nn.sigmoid
   return sigmoid(logits) * log(logits) + sigmoid(-logits) * log(-logits)
-
-
-def dropmax_heads(
-  features: ArrayLike,
-  classifier: Mapping[str, ArrayLike],
-  prior: Mapping[str, ArrayLike],
-  residual: Mapping[str, ArrayLike],
-  *,
-  stop_gradient: Literal["activations", "parameters"] = "activations",
-  branch_only: bool = False,
-) -> dict[str, Array]:
-  r"""Computes DropMax's three affine heads on the last features, for `dropmax(key, labels=labels, **heads)`.
-
-  .. math:: o = W^\top h + b, \quad \rho = \sigma(W_\theta^\top h + b_\theta), \quad
-    g = \sigma(\overline{W_\theta}^\top h + \overline{b_\theta} + W_\phi^\top h + b_\phi)
-
-  A bar marks a value without gradient. The released code stops the whole prior pre-activation
-  (`"activations"`). The poster bars only its parameters (`"parameters"`), so that the likelihood still
-  reaches `h` through them.
-
-  Args:
-    features: `h`, `[..., features]`, floating.
-    classifier: `kernel` `[features, classes]` and `bias` `[classes]` of the logits.
-    prior: the same for the retain probabilities, `W_theta`, `b_theta`.
-    residual: the same for the residual of the posterior, `W_phi`, `b_phi`.
-    stop_gradient: which variant, as above.
-    branch_only: the prior and the residual train only their own weights, not the features (an ablation, not
-      in the paper).
-
-  Returns:
-    `logits`, `retain_logits`, `residual_logits`, and for `"parameters"` also `posterior_logits`; each
-    `[..., classes]`.
-
-  Example:
-    >>> head = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
-    >>> outputs = dropmax_heads(jnp.ones((5, 2)), head, head, head)
-    >>> {name: output.shape for name, output in outputs.items()}
-    {'logits': (5, 3), 'retain_logits': (5, 3), 'residual_logits': (5, 3)}
-
-  References:
-    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, section 4 and the released code.
-  """
-  features = check_floating(features, "features")
-  check_choice(stop_gradient, "stop_gradient", ("activations", "parameters"))
-  branch = jax.lax.stop_gradient(features) if branch_only else features
-  outputs = {
-    "logits": _affine(features, classifier, "classifier"),
-    "retain_logits": _affine(branch, prior, "prior"),
-    "residual_logits": _affine(branch, residual, "residual"),
-  }
-  if stop_gradient == "parameters":
-    barred = _affine(branch, jax.lax.stop_gradient(prior), "prior")
-    outputs["posterior_logits"] = barred + outputs["residual_logits"]
-  return outputs
-
-
-def _affine(x: Array, head: Mapping[str, ArrayLike], name: str) -> Array:
-  kernel = check_floating(head["kernel"], f"{name}['kernel']")
-  if kernel.ndim != 2 or kernel.shape[0] != x.shape[-1]:
-    raise ValueError(f"{name}['kernel'] must have shape ({x.shape[-1]}, classes), got {kernel.shape}")
-  bias = check_floating(head["bias"], f"{name}['bias']", shape=kernel.shape[1:])
-  y = x @ kernel
-  return y + jnp.broadcast_to(bias, y.shape)
-
-
-@key_first
-def dropmax_diagnostics(
-  key: Key,
-  logits: ArrayLike,
-  retain_logits: ArrayLike,
-  residual_logits: ArrayLike,
-  labels: ArrayLike,
-  *,
-  posterior_logits: ArrayLike | None = None,
-  temperature: ArrayLike = 0.1,
-  num_samples: int = 1,
-) -> dict[str, Array]:
-  """Computes figures that tell a healthy DropMax run from one whose masks drop every wrong class.
-
-  On memorised data the posterior drops every wrong class, the gradient of the likelihood vanishes and the
-  classifier stops learning. Then `logit_grad_norm` and `kept_nontarget` go to 0 together.
-
-  Args:
-    key, logits, retain_logits, residual_logits, labels, posterior_logits, temperature, num_samples: as in
-      `dropmax_terms`; the same key gives the masks of the loss.
-
-  Returns:
-    Per example, `[...]`: `retain_target` (rho_t), `retain_nontarget` (mean rho_k), `posterior_nontarget`
-    (mean g_k), `kept_nontarget` (share of relaxed masks above 1/2, k != t), `logit_grad_norm` (L2 norm of the
-    likelihood's gradient with respect to the logits).
-
-  Example:
-    >>> o = ph = rh = jnp.zeros((1, 10))
-    >>> float(dropmax_diagnostics(jax.random.key(0), o, ph, rh, jnp.zeros(1, int))["retain_target"][0])
-    0.5
-  """
-  logits, prior, _, posterior, labels = _check_arguments(
-    logits, retain_logits, residual_logits, posterior_logits, labels
-  )
-  log_mask = dropmax_log_mask(key, posterior, labels, temperature=temperature, num_samples=num_samples)
-  is_target = is_target_of(labels, logits)
-  others = lambda x: jnp.where(is_target, 0, x).sum(axis=-1) / max(logits.shape[-1] - 1, 1)
-  # The target's entry p_t - 1 is minus the sum of the others, which keeps its digits when p_t is near 1.
-  wrong = jnp.where(is_target, 0, jax.nn.softmax(logits[None] + log_mask).mean(axis=0))
-  error = jnp.where(is_target, wrong.sum(axis=-1, keepdims=True), wrong)
-  squared = (error**2).sum(axis=-1)
-  return {
-    "retain_target": jnp.where(is_target, jax.nn.sigmoid(prior), 0).sum(axis=-1),
-    "retain_nontarget": others(jax.nn.sigmoid(prior)),
-    "posterior_nontarget": others(jax.nn.sigmoid(posterior)),
-    "kept_nontarget": others((log_mask > math.log(0.5)).astype(logits.dtype).mean(axis=0)),
-    # The square root has no derivative at 0.
-    "logit_grad_norm": jnp.where(squared == 0, 0, jnp.sqrt(jnp.where(squared == 0, 1, squared))),
-  }

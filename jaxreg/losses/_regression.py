@@ -1,19 +1,15 @@
-"""Losses of real targets, and of the inputs that a decoder reproduces.
-
-Optax has others: `optax.losses.squared_error`, `huber_loss` and `log_cosh`.
-"""
+"""Losses of real targets. Optax has the others: `optax.losses.squared_error`, `huber_loss` and `log_cosh`."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_option, check_range, check_wide, known_values
+from jaxreg._checks import check_option, check_range, check_wide
 from jaxreg._where import only_where
 from jaxreg.typing import Array
 
@@ -136,57 +132,3 @@ def pinball(
   check_range(levels, "levels", low=0, high=1)
   error = targets[..., None] - outputs
   return (jnp.where(error >= 0, levels, levels - 1) * error).mean(axis=-1)
-
-
-@only_where(end=1)
-def reconstruction(
-  outputs: ArrayLike,
-  x: ArrayLike,
-  *,
-  likelihood: Literal["gaussian", "bernoulli"] = "gaussian",
-  where: ArrayLike | None = None,
-) -> Array:
-  r"""Computes minus the log-likelihood of the inputs given the outputs of a decoder.
-
-  .. math:: \tfrac12 \sum_i (o_i - x_i)^2 \quad \text{or} \quad
-    -\sum_i \bigl(x_i \log \sigma(o_i) + (1 - x_i) \log \sigma(-o_i)\bigr)
-
-  The Gaussian has variance 1, and its constant is left out. The loss needs no labels: if decoder and
-  classifier read the same representation, examples without labels train it too. For a denoising autoencoder,
-  `x` is the clean input and the model gets the noisy one.
-
-  Args:
-    outputs: `[batch, ...]`, floating; for "bernoulli" logits.
-    x: of the same shape, floating; for "bernoulli" in [0, 1].
-    likelihood: the likelihood of an input given its output.
-    where: `[batch]`, bool: which examples count.
-
-  Returns:
-    `[batch]`, in nats, float32 or wider; a sum over the inputs, not their mean.
-
-  Raises:
-    ValueError: if known inputs are outside [0, 1] for "bernoulli".
-
-  Example:
-    >>> reconstruction(jnp.zeros((1, 2)), jnp.array([[1.0, 2.0]]))
-    Array([2.5], dtype=float32)
-
-  References:
-    Vincent et al., `Extracting and Composing Robust Features with Denoising Autoencoders`, 2008.
-    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, semi-supervised learning.
-  """
-  outputs = check_wide(outputs, "outputs")
-  given, x = x, check_wide(x, "x", shape=outputs.shape)
-  check_choice(likelihood, "likelihood", ("gaussian", "bernoulli"))
-  known = known_values(given) if likelihood == "bernoulli" else None
-  if known is not None and known.size and (known.min() < 0 or known.max() > 1):
-    raise ValueError(
-      f"x must lie in [0, 1] for 'bernoulli', got values from {known.min():g} to {known.max():g}; "
-      "divide pixels by 255, or take 'gaussian'"
-    )
-  if likelihood == "gaussian":
-    each = 0.5 * jnp.square(outputs - x)
-  else:
-    # (1 - x) softplus(o) + x softplus(-o): nothing cancels, however large the logits.
-    each = (1 - x) * jax.nn.softplus(outputs) + x * jax.nn.softplus(-outputs)
-  return each.sum(axis=tuple(range(1, each.ndim)))

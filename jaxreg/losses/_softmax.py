@@ -1,4 +1,4 @@
-"""Softmax cross-entropy that stays accurate when the loss is nearly zero; log-probabilities and z-loss."""
+"""Softmax cross-entropy that stays accurate when the loss is nearly zero."""
 
 from __future__ import annotations
 
@@ -112,30 +112,3 @@ def softmax_log_probs(logits: ArrayLike, *, logit_scale: ArrayLike = 1.0) -> Arr
   logits = check_logits(logits, "logits")
   check_option(logit_scale, "logit_scale", logits.shape[:-1], low=0, open_low=True)
   return jax.nn.log_softmax(per_class(logit_scale, logits.dtype) * logits)
-
-
-@only_where()
-def z_loss(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
-  r"""Computes the squared logarithm of the softmax's normaliser.
-
-  .. math:: \ell = \log^2 Z, \qquad Z = \sum_k e^{z_k}
-
-  The cross-entropy does not change if a constant is added to all logits, so nothing keeps them from drifting,
-  and in bfloat16 large logits are coarse. PaLM adds this term with the weight 1e-4. Log-probabilities have
-  `Z = 1`; the term is for logits.
-
-  Args:
-    logits: `[..., classes]`, floating; -inf excludes a class.
-    where: `[...]`, bool: which examples count.
-
-  Returns:
-    `[...]`, float32 or wider.
-
-  Example:
-    >>> z_loss(jnp.log(jnp.array([[0.5, 0.5], [1.0, jnp.e - 1.0]]))).round(6)
-    Array([0., 1.], dtype=float32)
-
-  References:
-    Chowdhery et al., `PaLM: Scaling Language Modeling with Pathways`, 2022, section 5.
-  """
-  return jnp.square(jax.nn.logsumexp(check_logits(logits, "logits"), axis=-1))

@@ -1,17 +1,14 @@
-"""Penalties of the weights alone: norms, priors and orthogonality."""
+"""Norms of the weights, and the priors whose negative log densities they are."""
 
 from __future__ import annotations
 
-import functools
 import math
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_option
-from jaxreg._leaves import absolute, selected, total, unit_axes
-from jaxreg._scaled import norm, scaled
-from jaxreg._sharding import partitioned
+from jaxreg._leaves import absolute, selected, total
 from jaxreg.paths import kernels_only
 from jaxreg.typing import Array, Mask, Params
 
@@ -152,124 +149,3 @@ def laplace_prior(params: Params, *, rate: ArrayLike, mask: Mask = kernels_only)
 
 def _count(params: Params, mask: Mask) -> int:
   return sum(w.size for _, w in selected(params, mask))
-
-
-def group_lasso(
-  params: Params,
-  *,
-  axis: int | tuple[int, ...] | None = None,
-  size_weighted: bool = True,
-  mask: Mask = kernels_only,
-) -> Array:
-  r"""Computes the sum over units of the norm of each unit's incoming weights.
-
-  .. math:: \Omega(w) = \sum_g \sqrt{n_g}\, \|w_g\|_2, \qquad
-    \nabla_{w_g} \Omega = \sqrt{n_g}\, \frac{w_g}{\|w_g\|_2}, \quad 0 \text{ at } w_g = 0
-
-  The penalty drives whole units to zero. The factor `sqrt(n_g)`, with `n_g` the number of weights in a group,
-  makes groups of different sizes comparable. For units that are exactly zero use
-  `constraints.prox_group_lasso`.
-
-  Args:
-    params, mask: as in `l2`.
-    axis: axes of a group's weights, the same for all leaves; by default the axes of one unit's incoming
-      weights (`paths.incoming_axes`).
-    size_weighted: whether to multiply by the root of the size.
-
-  Returns:
-    A scalar, float32 or wider.
-
-  Example:
-    >>> group_lasso({"kernel": jnp.array([[3.0, 0.0], [4.0, 0.0]])}, size_weighted=False)
-    Array(5., dtype=float32)
-
-  References:
-    Yuan and Lin, `Model selection and estimation in regression with grouped variables`, 2006.
-  """
-
-  def of_leaf(name: str, w: Array) -> Array:
-    axes = unit_axes(name, w, axis)
-    return group_factor(w, axes, size_weighted) * norm(w, axes).sum()
-
-  return total(of_leaf(name, w) for name, w in selected(params, mask))
-
-
-def group_factor(w: Array, axes: tuple[int, ...], size_weighted: bool) -> float:
-  return math.sqrt(math.prod(w.shape[axis] for axis in axes)) if size_weighted else 1.0
-
-
-def hoyer(params: Params, *, mask: Mask = kernels_only) -> Array:
-  r"""The sum over leaves of Hoyer-Square, a measure of how many weights are not zero.
-
-  .. math:: \Omega(w) = \sum_l \frac{\bigl(\sum_i |w_{l,i}|\bigr)^2}{\sum_i w_{l,i}^2}, \qquad
-    \frac{\partial \Omega}{\partial w_{l,i}} = \frac{2 \|w_l\|_1}{\|w_l\|_2^2}
-    \Bigl(\operatorname{sign}(w_{l,i}) - \frac{\|w_l\|_1}{\|w_l\|_2^2}\, w_{l,i}\Bigr)
-
-  For `n` weights it lies between 1, if one weight alone is not zero, and `n`, if all have the same size. For
-  a leaf of zeros the value and its gradient are 0. A common factor of all weights changes nothing: unlike
-  `l1`, the penalty makes small weights smaller and large weights larger. Gradient steps reach no exact zero:
-  cut off the small weights after the training.
-
-  Args:
-    params, mask: as in `l2`.
-
-  Returns:
-    A scalar, float32 or wider.
-
-  Example:
-    >>> hoyer({"kernel": jnp.array([[2.0, -2.0, 2.0, 2.0, 0.0]]), "bias": jnp.array([9.0])})  # 8^2 / 16
-    Array(4., dtype=float32)
-
-  References:
-    Yang, Wen and Li, `DeepHoyer: Learning Sparser Neural Network with Differentiable Scale-Invariant Sparsity
-    Measures`, 2020.
-    Hoyer, `Non-negative Matrix Factorization with Sparseness Constraints`, 2004.
-  """
-
-  def of_leaf(w: Array) -> Array:
-    w, length, _ = scaled(w.ravel(), (0,))
-    return jnp.square(absolute(w).sum() / jnp.where(length[0] == 0, 1, length[0]))
-
-  return total(of_leaf(w) for _, w in selected(params, mask))
-
-
-def orthogonality(
-  params: Params, *, axis: int | tuple[int, ...] | None = None, mask: Mask = kernels_only
-) -> Array:
-  r"""Computes the squared distance of each kernel's Gram matrix from the identity.
-
-  .. math:: \Omega(W) = \|W^\top W - I\|_F^2 \quad\text{if } n \ge m, \qquad
-    \|W W^\top - I\|_F^2 \quad\text{otherwise}, \qquad W \in \mathbb{R}^{n \times m}
-
-  Here `m` units have `n` incoming weights each; kernels with more axes are flattened to such a matrix. The
-  two forms differ by the constant `|n - m|`. So the smaller one is 0 for every matrix with orthonormal
-  columns or rows, and it is cheaper.
-
-  Args:
-    params, mask: as in `l2`.
-    axis: as in `group_lasso`.
-
-  Returns:
-    A scalar, float32 or wider.
-
-  Example:
-    >>> orthogonality({"kernel": jnp.array([[2.0, 0.0], [0.0, 1.0]])})
-    Array(9., dtype=float32)
-
-  References:
-    Brock et al., `Neural Photo Editing with Introspective Adversarial Networks`, 2017.
-    Bansal, Chen and Wang, `Can We Gain More from Orthogonality Regularizations in Training Deep CNNs?`, 2018.
-  """
-
-  def of_leaf(w: Array, axes: tuple[int, ...]) -> Array:
-    moved = jnp.moveaxis(w, axes, range(len(axes)))
-    # Both sizes explicitly: a kernel without inputs leaves no number of units to infer.
-    matrix = moved.reshape(math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :]))
-    if matrix.shape[0] < matrix.shape[1]:
-      matrix = matrix.T
-    # Near the optimum this subtracts nearly equal numbers, so accelerators must not reduce the precision.
-    gram = jnp.matmul(matrix.T, matrix, precision="highest")
-    return jnp.square(gram - jnp.eye(gram.shape[0], dtype=gram.dtype)).sum()
-
-  leaves = ((w, unit_axes(name, w, axis)) for name, w in selected(params, mask))
-  return total(partitioned(functools.partial(of_leaf, axes=axes), w, kept=slice(0)) for w, axes in leaves)

@@ -13,7 +13,8 @@ from types import MappingProxyType
 import optax
 
 from jaxreg import augment, constraints, losses, models, noise, optim, penalties
-from jaxreg.losses._dropmax_baselines import deterministic_dropmax_terms, dropmax_qp_terms
+from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
+from jaxreg.losses._dropmax_qp import dropmax_qp_terms
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.errors import RunError, unknown

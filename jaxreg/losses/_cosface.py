@@ -1,4 +1,4 @@
-"""Margins: CosFace and ArcFace of cosines, and large margin in softmax."""
+"""Softmax of cosines with a margin for the label: CosFace and ArcFace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_labels, check_logits, check_option, check_wide, per_class
+from jaxreg._checks import check_labels, check_option, check_wide, per_class
 from jaxreg._scaled import norm, unit_length
 from jaxreg._sharding import sharding_like
 from jaxreg._where import only_where
@@ -151,52 +151,3 @@ def _angles(features: ArrayLike, kernel: ArrayLike, labels: ArrayLike) -> tuple[
   # The sine is the length of the orthogonal part. sqrt(1 - cos^2) has no slope at 0 and rounds below it.
   across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
   return cosines, norm(across, (-1,)), is_target_of(labels, cosines), labels
-
-
-@only_where()
-def large_margin(
-  logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.3, where: ArrayLike | None = None
-) -> Array:
-  r"""Computes the cross-entropy plus a penalty that pushes down the largest wrong logit, widening the margin.
-
-  .. math:: \ell = -\log p_t + \frac{\lambda}{2} \sum_{k \ne t} \Bigl(q_k - \frac{1}{K - 1}\Bigr) \log q_k,
-    \qquad q_k = \frac{e^{o_k}}{\sum_{j \ne t} e^{o_j}}
-
-  The sum is the symmetric divergence of `q` and the uniform distribution over the wrong classes,
-  :math:`\mathrm{KL}(q \| u) + \mathrm{KL}(u \| q)`. It is at least 0, and 0 if the wrong logits are equal, as
-  with two classes.
-
-  Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer; soft labels are refused: the penalty leaves out one class.
-    weight: `lambda`, a scalar or `[...]`, at least 0; 0 is the cross-entropy.
-    where: `[...]`, bool: which examples count.
-
-  Returns:
-    `[...]`, in nats, float32 or wider.
-
-  Example:
-    >>> logits = jnp.array([[0.0, 0.0, jnp.log(3.0)]])  # q = 1/4, 3/4; penalty (1/2) (1/4) log(3)
-    >>> loss = lambda weight: large_margin(logits, jnp.array([0]), weight=weight)
-    >>> (loss(1.0) - loss(0.0)).round(4)
-    Array([0.1373], dtype=float32)
-
-  References:
-    Kobayashi, `Large Margin In Softmax Cross-Entropy Loss`, 2019.
-  """
-  logits = check_logits(logits, "logits")
-  check_option(weight, "weight", logits.shape[:-1], low=0)
-  labels = check_labels(labels, logits)
-  classes = logits.shape[-1]
-  wrong = jax.nn.one_hot(labels, classes, dtype=int) == 0
-  excluded = jnp.isneginf(logits)
-  # A large finite number instead of -inf, whose gradient could be NaN.
-  finite = jnp.where(excluded, jnp.finfo(logits.dtype).min / 2, logits)
-  log_q = jax.nn.log_softmax(finite, axis=-1, where=wrong)
-  # The label's own entry must not reach the gradient.
-  log_q = jnp.where(wrong & ~excluded, log_q, 0)
-  penalty = jnp.where(wrong, (jnp.exp(log_q) - 1 / (classes - 1)) * log_q, 0).sum(axis=-1)
-  # The uniform distribution is infinitely far from one that excludes a wrong class.
-  infinite = (wrong & excluded).any(axis=-1) & (jnp.asarray(weight) > 0)
-  penalty = jnp.where(infinite, jnp.inf, penalty)
-  return softmax_cross_entropy(logits, labels) + 0.5 * weight * penalty

@@ -1,4 +1,4 @@
-"""Terms for examples without labels, and their mean beside the labelled ones'."""
+"""A supervised term for labelled examples and an unsupervised term for the others, or for all."""
 
 from __future__ import annotations
 
@@ -8,77 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_logits, check_option, check_wide
+from jaxreg._checks import check_choice, check_option, check_wide
 from jaxreg._where import only_where
-from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
-
-
-@only_where()
-def entropy(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
-  r"""Computes the entropy of the softmax; minimising it moves the decision away from unlabelled examples.
-
-  .. math:: H(p) = -\sum_k p_k \log p_k
-
-  Args:
-    logits: `[..., classes]`, floating; -inf excludes a class.
-    where: `[...]`, bool: which examples count.
-
-  Returns:
-    `[...]`, in nats, float32 or wider.
-
-  Example:
-    >>> entropy(jnp.zeros((1, 2)))  # log 2
-    Array([0.6931472], dtype=float32)
-
-  References:
-    Grandvalet and Bengio, `Semi-supervised Learning by Entropy Minimization`, 2004, section 2.
-  """
-  log_probs = softmax_log_probs(logits)
-  # 0 log 0 is 0.
-  return -(jnp.exp(log_probs) * jnp.where(jnp.isneginf(log_probs), 0, log_probs)).sum(axis=-1)
-
-
-@only_where()
-def pseudo_label(
-  logits: ArrayLike, target_logits: ArrayLike, *, threshold: ArrayLike = 0.95, where: ArrayLike | None = None
-) -> Array:
-  r"""Computes the cross-entropy with the target's most probable class, if that is probable enough.
-
-  .. math:: \ell = \mathbb{1}[\max_k q_k \ge \tau] \, (-\log p_{\hat y}), \qquad
-    \hat y = \operatorname*{argmax}_k q_k
-
-  For FixMatch, give `target_logits` of a weakly and `logits` of a strongly augmented view. For pseudo-labels,
-  give the same logits twice and threshold 0. Average over all examples, not only over those above the
-  threshold, so that the term grows with confidence. The target gets no gradient.
-
-  Args:
-    logits: logits of `p`, `[..., classes]`, floating.
-    target_logits: logits of `q`, `[..., classes]`, floating.
-    threshold: `tau`, a scalar or `[...]`, in [0, 1].
-    where: `[...]`, bool: which examples count.
-
-  Returns:
-    `[...]`, in nats, float32 or wider; 0 where the target is below the threshold, NaN where either's logits
-    are NaN.
-
-  Example:
-    >>> sure, unsure = jnp.array([9.0, 0.0]), jnp.array([1.0, 0.0])
-    >>> pseudo_label(jnp.zeros((2, 2)), jnp.stack([sure, unsure]))
-    Array([0.6931472, 0.       ], dtype=float32)
-
-  References:
-    Lee, `Pseudo-Label`, 2013, section 2.
-    Sohn et al., `FixMatch: Simplifying Semi-Supervised Learning`, 2020, section 2.2.
-  """
-  logits = check_logits(logits, "logits")
-  target = jax.lax.stop_gradient(check_logits(target_logits, "target_logits", shape=logits.shape))
-  check_option(threshold, "threshold", logits.shape[:-1], low=0, high=1)
-  confidence = jnp.exp(softmax_log_probs(target).max(axis=-1))
-  loss = softmax_cross_entropy(logits, target.argmax(axis=-1))
-  # A diverged network must show: a NaN confidence passes no threshold, but the loss must not be 0.
-  loss = jnp.where(jnp.isnan(confidence), jnp.nan, loss)
-  return jnp.where((confidence < threshold) & ~jnp.isnan(loss), 0, loss)
 
 
 @only_where(end=None)
