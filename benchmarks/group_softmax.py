@@ -22,7 +22,7 @@ from _steps import alternate
 from jaxreg import losses
 from jaxreg.losses import _group_softmax_forms as parts_of
 from jaxreg.losses._group_softmax import _form
-from jaxreg.losses._group_softmax_scores import groups_and_order
+from jaxreg.losses._group_softmax_scores import discriminative_scores, groups_and_order
 
 BATCH, FEATURES, CLASSES = 256, 2048, 1000
 FORMS = ("auto", "dense", "scan", "gather")
@@ -73,7 +73,7 @@ def measure_parts(report: Report, groups: Sequence[int], *, rounds: int, seconds
   report.table("group_softmax_parts", "part of `gather`", *(f"{number} groups" for number in groups))
   rows: dict[str, list[str]] = {}
   for number in groups:
-    scores = functools.partial(losses.discriminative_scores, num_groups=number)
+    scores = functools.partial(discriminative_scores, num_groups=number)
     sorts = functools.partial(_sorted, scores, number)
     (of, order), sizes = jax.jit(sorts)(x, kernel, bias, labels), (FEATURES // number,) * number
     logits = jnp.zeros((BATCH, number, CLASSES))

@@ -30,7 +30,7 @@ DATA = {
 TASKS = {
   "Helpers: predictions": "*_log_probs *_probs",
   "Helpers: the terms of a loss": "*_terms *_diagnostics",
-  "Helpers: heads, masks and groups": """*_heads *_mask *_masked_logits *_scores""",
+  "Helpers: heads": "*_heads",
   "DropMax and its relatives": "*dropmax* deterministic_attention",
   "Group softmax": "group_softmax*",
   "Unlabelled examples and two views": """consistency entropy pseudo_label semi_supervised r_drop

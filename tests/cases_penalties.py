@@ -1,6 +1,5 @@
 """The contract's cases of `jaxreg.penalties` whose arguments are arrays."""
 
-import itertools
 import math
 
 import jax.numpy as jnp
@@ -38,15 +37,6 @@ def _kl(a):
   eps = np.finfo(a.dtype).eps
   mean = a.activations.reshape(-1, a.activations.shape[-1]).mean(0).clip(eps, 1 - eps)
   return 0.1 * np.log(0.1 / mean) + 0.9 * np.log(0.9 / (1 - mean))
-
-
-def _coadaptation(a):
-  rows = a.activations.reshape(-1, a.activations.shape[-1])
-  # As the processor has it: what is too small is 0.
-  rows = np.where(np.abs(rows) < np.finfo(np.float32).tiny, 0, rows)
-  varying = [column for column in rows.T if np.ptp(column) > 0]
-  pairs = [abs(np.corrcoef(one, other)[0, 1]) for one, other in itertools.combinations(varying, 2)]
-  return np.mean(pairs) if pairs else np.float64(0)
 
 
 def _mlp(params, x):
@@ -120,7 +110,6 @@ CASES = (
     {"tol": 0.5},
     gradient=False,
   ),
-  Case("penalties.coadaptation", HIDDEN, _coadaptation, atol=1e-4, gradient=False),
   Case(
     "penalties.gradient_penalty",
     SLOPES,

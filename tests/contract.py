@@ -46,7 +46,7 @@ from jaxreg.conformance import (
   values,
   with_vjp,
 )
-from jaxreg.losses._group_softmax_scores import fixed_scores
+from jaxreg.losses._group_softmax_scores import discriminative_scores, fixed_scores
 from jaxreg.train.registry import REGISTRY
 
 # As `conftest.py` has it compile, almost without optimising.
@@ -62,7 +62,7 @@ SOFT = frozenset(
 # At larger logits than these the rounding of products, of probabilities times differences, or of the phase of
 # a sine, is larger than the Hessian.
 ROUNDED = {
-  **dict.fromkeys(("losses.group_softmax", "losses.group_softmax_and_logits", "losses.r_drop"), 50.0),
+  **dict.fromkeys(("losses.group_softmax", "losses.r_drop"), 50.0),
   **dict.fromkeys(("penalties.gradient_penalty", "penalties.jacobian_penalty"), 50.0),
   f"{RULES}.posterior_scores": 2.0,
 }
@@ -193,7 +193,7 @@ def _paper_scores(a):
 def _interleaved_oracle(a, num_groups=3):
   # From the function's own scores, which `discriminative_scores` is here for: ranks hang on their rounding.
   arrays = (np.asarray(x, a.dtype) for x in (a.features, a.kernel, a.bias))
-  rank = oracles.feature_groups(losses.discriminative_scores(*arrays, a.labels), (1,) * a.features.shape[-1])
+  rank = oracles.feature_groups(discriminative_scores(*arrays, a.labels), (1,) * a.features.shape[-1])
   return (rank - a.features.shape[-1]) % num_groups
 
 
@@ -234,6 +234,13 @@ same = functools.partial(Case, output="same")
 CASES = (
   Case("losses.softmax_cross_entropy", LABELLED, lambda a: oracles.cross_entropy(a.logits, a.labels)),
   Case("losses.softmax_log_probs", {"logits": SCORES}, lambda a: np.log(oracles.softmax(a.logits))),
+  Case(
+    "losses.softmax_log_probs",
+    {"logits": SCORES},
+    lambda a: np.log(oracles.softmax(a.logits / 4)),
+    {"logit_scale": 0.25},
+    label="scaled",
+  ),
   Case("losses.label_smoothing", LABELLED, lambda a: oracles.smoothed_cross_entropy(a.logits, a.labels, 0.1)),
   Case(
     "losses.label_smoothing",
@@ -251,10 +258,11 @@ CASES = (
     lambda a: np.log(oracles.masked_softmax(a.logits, oracles.sigmoid(a.retain_logits))),
   ),
   Case(
-    "losses.dropmax_monte_carlo_log_probs",
+    "losses.dropmax_log_probs",
     {"key": KEY, "logits": SCORES, "retain_logits": SCORES},
     _monte_carlo_oracle,
     {"num_samples": 3},
+    label="sampled",
   ),
   Case(
     "losses.dropmax_heads",
@@ -283,18 +291,13 @@ CASES = (
     for kind, form in (("I", "dense"), ("I", "scan"), ("II", "gather"))
   ),
   Case(
-    "losses.group_softmax_and_logits",
+    "losses.group_softmax",
     AFFINE,
     lambda a: (_group_softmax_oracle(a, 3), a.features @ a.kernel + a.bias),
-    GROUPS,
+    {**GROUPS, "with_logits": True},
+    label="logits",
     gradient=False,
     atol=1e-3,
-  ),
-  Case(
-    "losses.group_softmax_log_probs",
-    {"logits": SCORES},
-    lambda a: np.log(oracles.softmax(a.logits / 4)),
-    {"logit_scale": 0.25},
   ),
   Case(
     f"{RULES}.feature_groups",
@@ -307,7 +310,7 @@ CASES = (
     output="index",
     mask=True,
   ),
-  Case("losses.discriminative_scores", AFFINE, _paper_scores, atol=1e-3),
+  Case(f"{RULES}.discriminative_scores", AFFINE, _paper_scores, atol=1e-3),
   Case(
     f"{RULES}.posterior_scores",
     AFFINE,

@@ -91,7 +91,7 @@ _TABLE = {
       "test_mask_statistics",
     ),
   ),
-  "calibration/_brier.py calibration/test_calibration.py": (
+  "calibration/_proper_scores.py calibration/test_calibration.py": (
     ("error**2).sum(axis=-1)", "error**2).sum(axis=-1) / 2", "test_brier_bounds"),
   ),
   "calibration/_ece.py calibration/test_calibration.py": (
@@ -132,11 +132,11 @@ _TABLE = {
     ("num_groups if", "num_groups**0.5 if", "test_type_1_is_softmax_plus_kl"),
     ('== "I" else 1', '== "I" else 2', "test_type_2_is_softmax_minus_agreement"),
   ),
-  "losses/_group_softmax.py test_contract.py": (
+  "losses/_softmax.py test_contract.py": (
     (
       "per_class(logit_scale",
       "1 / per_class(logit_scale",
-      "test_contract[oracle-losses.group_softmax_log_probs]",
+      "test_contract[oracle-losses.softmax_log_probs:scaled]",
     ),
   ),
   "papers/group_softmax/_groupings.py papers/test_group_softmax_groupings.py": (
@@ -287,10 +287,8 @@ _TABLE = {
       "test_keep_probability_is_one_less_the_rate[ours]",
     ),
   ),
-  "penalties/_l2.py penalties/test_weight_penalties.py": (
+  "penalties/_weights.py penalties/test_weight_penalties.py": (
     ("0.5 * jnp.square", "1.0 * jnp.square", "test_l2_step"),
-  ),
-  "penalties/_priors.py penalties/test_weight_penalties.py": (
     ("0.5 * (jnp.log(precision", "1.0 * (jnp.log(precision", "test_gaussian_prior_is_the_log_density"),
   ),
   "penalties/_tying.py penalties/test_tying.py": (

@@ -71,7 +71,7 @@ PER_EXAMPLE = [
   (losses.arcface, (X, KERNEL, LABELS), "margin", (0.0, 0.2, 1.0)),
   (losses.arcface, (X, KERNEL, LABELS), "scale", (1.0, 2.0, 64.0)),
   (losses.cosine_log_probs, (X, KERNEL), "scale", (1.0, 2.0, 64.0)),
-  (losses.group_softmax_log_probs, (X,), "logit_scale", (0.25, 1.0, 2.0)),
+  (losses.softmax_log_probs, (X,), "logit_scale", (0.25, 1.0, 2.0)),
   *(
     (swapped(losses.dropmax), DROPMAX, option, (0.1, 0.5, 2.0))
     for option in ("temperature", "kl_weight", "entropy_weight", "auxiliary_weight")

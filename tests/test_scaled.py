@@ -17,12 +17,6 @@ def length(w):
   return jnp.sqrt((w**2).sum(0))
 
 
-def correlations(h):
-  h = h - h.mean(0)
-  h = h / length(h)
-  return (jnp.abs(h.T @ h).sum() - 3) / 6
-
-
 def cosines(x):
   return (x @ OTHER[:3]) / length(x.T)[:, None] / length(OTHER[:3])
 
@@ -65,7 +59,6 @@ CASES = {
     lambda w, s: penalties.group_lasso({"kernel": w}, size_weighted=False),
     lambda w, s: length(w).sum(),
   ),
-  "coadaptation": (lambda w, s: penalties.coadaptation(w), lambda w, s: correlations(w)),
   "cosface": (
     lambda w, s: losses.cosface(w, OTHER[:3].astype(w.dtype), LABELS).sum(),
     lambda w, s: margin(w),

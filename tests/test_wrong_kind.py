@@ -62,7 +62,7 @@ OF_LOGITS = {
     name: getattr(losses, name)
     for name in (
       *("entropy", "z_loss", "softmax_log_probs", "bi_tempered_log_probs"),
-      *("group_softmax_log_probs", "sparsemax_log_probs"),
+      "sparsemax_log_probs",
     )
   },
   "logit_adjustment": lambda x: losses.logit_adjustment(x, LABELS, np.zeros(1, np.float32)),

@@ -12,29 +12,27 @@ refuses a known label out of range, and gives NaN for a traced one. `interval_co
 """
 
 from jaxreg._names import suggest_names
-from jaxreg.calibration._adaptive import adaptive_bins as adaptive_bins
-from jaxreg.calibration._brier import brier as brier
-from jaxreg.calibration._classwise import classwise_bins as classwise_bins
 from jaxreg.calibration._conformal import aps_scores as aps_scores
 from jaxreg.calibration._conformal import conformal_risk_threshold as conformal_risk_threshold
 from jaxreg.calibration._conformal import conformal_scores as conformal_scores
 from jaxreg.calibration._conformal import conformal_threshold as conformal_threshold
 from jaxreg.calibration._ece import Bins as Bins
+from jaxreg.calibration._ece import adaptive_bins as adaptive_bins
+from jaxreg.calibration._ece import classwise_bins as classwise_bins
 from jaxreg.calibration._ece import ece as ece
 from jaxreg.calibration._ece import ece_bins as ece_bins
-from jaxreg.calibration._intervals import Coverage as Coverage
+from jaxreg.calibration._ece import mce as mce
 from jaxreg.calibration._intervals import interval_coverage as interval_coverage
 from jaxreg.calibration._intervals import interval_scores as interval_scores
 from jaxreg.calibration._intervals import quantile_coverage as quantile_coverage
-from jaxreg.calibration._mce import mce as mce
-from jaxreg.calibration._merge import merge as merge
-from jaxreg.calibration._nll import nll as nll
-from jaxreg.calibration._out_of_distribution import auroc as auroc
-from jaxreg.calibration._out_of_distribution import energy as energy
-from jaxreg.calibration._out_of_distribution import fpr_at_tpr as fpr_at_tpr
-from jaxreg.calibration._out_of_distribution import least_confidence as least_confidence
-from jaxreg.calibration._selective import RiskCoverage as RiskCoverage
-from jaxreg.calibration._selective import risk_coverage as risk_coverage
+from jaxreg.calibration._proper_scores import brier as brier
+from jaxreg.calibration._proper_scores import merge as merge
+from jaxreg.calibration._proper_scores import nll as nll
+from jaxreg.calibration._scores import auroc as auroc
+from jaxreg.calibration._scores import energy as energy
+from jaxreg.calibration._scores import fpr_at_tpr as fpr_at_tpr
+from jaxreg.calibration._scores import least_confidence as least_confidence
+from jaxreg.calibration._scores import risk_coverage as risk_coverage
 from jaxreg.calibration._temperature import fit_temperature as fit_temperature
 from jaxreg.calibration._temperature import temper as temper
 

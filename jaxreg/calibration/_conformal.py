@@ -78,8 +78,7 @@ def aps_scores(key: Key | None, log_probs: ArrayLike, *, where: ArrayLike | None
     key: one draw of `u` per example; calibration and test need different keys. None for `u = 1`, without
       randomness: the sets are then larger than they must be, and the least probable class has the score
       infinity.
-    log_probs: `[..., classes]`, floating.
-    where: `[...]`, bool: which examples count; the others have scores of 0.
+    log_probs, where: as in `conformal_scores`.
 
   Returns:
     `[..., classes]`, float32 or wider.

@@ -14,13 +14,7 @@ from jaxreg.typing import Array
 
 
 class Coverage(NamedTuple):
-  """Sums over targets: `covered / count` is the coverage of the intervals, `width / count` their mean width.
-
-  Attributes:
-    covered: the number of targets within their interval.
-    width: the sum of the widths.
-    count: the number of targets.
-  """
+  """Sums over targets, as `interval_coverage` says."""
 
   covered: Array
   width: Array
@@ -46,7 +40,8 @@ def interval_coverage(
     where: `[...]`, bool: which targets count; the same as a weight of 0 for all others.
 
   Returns:
-    `Coverage` of three scalars, float32 or wider; the first two are NaN if a target or an end is.
+    A named tuple of three scalars, float32 or wider: `covered`, the number of targets within their interval,
+    the sum of the widths `width`, and `count`; the first two are NaN if a target or an end is.
 
   Example:
     >>> sums = interval_coverage(jnp.zeros(4), jnp.ones(4), jnp.array([-1.0, 0.0, 0.5, 2.0]))
@@ -116,8 +111,7 @@ def interval_scores(
   prediction. A negative threshold narrows the intervals, and one that has no width left is empty.
 
   Args:
-    low, high: the ends of the intervals, `[...]`, floating.
-    targets: `y`, `[...]`, floating.
+    low, high, targets: as in `interval_coverage`.
     where: `[...]`, bool: which targets count; the others have the score 0. Give it to
       `conformal_threshold`, too.
 

@@ -18,20 +18,12 @@ from jaxreg.typing import Array
 
 
 class Examples(NamedTuple):
-  """Predictions in at least float32 and in order.
+  """Predictions in at least float32; a broken one has a label out of range or NaN among its `log_probs`."""
 
-  Attributes:
-    log_probs: `[..., classes]`; equal probabilities for an example of weight 0.
-    labels: `[...]`, in range; may be 0 for an example that does not count or is broken.
-    weights: `[...]`, the factors in the sums; NaN for a broken example, which has a label out of range or NaN
-      among its `log_probs`.
-    counts: `[...]`, the weights as given.
-  """
-
-  log_probs: Array
-  labels: Array
-  weights: Array
-  counts: Array
+  log_probs: Array  # `[..., classes]`; equal probabilities for an example of weight 0
+  labels: Array  # `[...]`, in range; may be 0 for an example that does not count or is broken
+  weights: Array  # `[...]`, the factors in the sums; NaN for a broken example
+  counts: Array  # `[...]`, the weights as given
 
 
 def predictions(

@@ -41,15 +41,11 @@ from jaxreg.losses._dropmax import dropmax_terms as dropmax_terms
 from jaxreg.losses._dropmax_diagnostics import dropmax_diagnostics as dropmax_diagnostics
 from jaxreg.losses._dropmax_heads import dropmax_heads as dropmax_heads
 from jaxreg.losses._dropmax_prediction import dropmax_log_probs as dropmax_log_probs
-from jaxreg.losses._dropmax_prediction import dropmax_monte_carlo_log_probs as dropmax_monte_carlo_log_probs
 from jaxreg.losses._dropmax_qp import dropmax_qp as dropmax_qp
 from jaxreg.losses._entropy import entropy as entropy
 from jaxreg.losses._entropy import pseudo_label as pseudo_label
 from jaxreg.losses._focal import focal as focal
 from jaxreg.losses._group_softmax import group_softmax as group_softmax
-from jaxreg.losses._group_softmax import group_softmax_and_logits as group_softmax_and_logits
-from jaxreg.losses._group_softmax import group_softmax_log_probs as group_softmax_log_probs
-from jaxreg.losses._group_softmax_scores import discriminative_scores as discriminative_scores
 from jaxreg.losses._jensen_shannon import jensen_shannon as jensen_shannon
 from jaxreg.losses._label_smoothing import label_smoothing as label_smoothing
 from jaxreg.losses._large_margin import large_margin as large_margin

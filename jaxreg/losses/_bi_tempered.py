@@ -41,11 +41,9 @@ def bi_tempered(
   tempered entropy of the labels.
 
   Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, labels, where: as in `softmax_cross_entropy`.
     t1: in [0, 1].
     t2: at least 1; static. With both at 1 this is the cross-entropy.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, float32 or wider.

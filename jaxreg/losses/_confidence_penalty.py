@@ -24,10 +24,8 @@ def confidence_penalty(
   most `beta log K`. Only the cross-entropy sees the labels.
 
   Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, labels, where: as in `softmax_cross_entropy`.
     weight: `beta`, a scalar or `[...]`, at least 0.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -81,9 +81,8 @@ def arcface(
   `pi - m` would lower the loss.
 
   Args:
-    features, kernel, labels, scale: as in `cosface`.
+    features, kernel, labels, scale, where: as in `cosface`.
     margin: `m`, a scalar or `[...]`, in radians, in [0, pi]; 0 is the normalised softmax.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider. Zero features have `psi` and cosines of 0 and no gradient.

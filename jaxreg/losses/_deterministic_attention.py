@@ -24,10 +24,9 @@ def deterministic_attention(
   both are one function; it changes no digit unless a `rho` is below 1e-13.
 
   Args:
-    logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of `rho`, same shape: the output of an affine layer on the features of the logits.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    where: `[...]`, bool: which examples count.
+    logits, labels, where: as in `softmax_cross_entropy`.
+    retain_logits: logits of `rho`, `[..., classes]`: the output of an affine layer on the features of the
+      logits.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -48,11 +48,8 @@ def deterministic_dropmax() -> None:
   Its definition is not confirmed, and neither is the weight, which is DropMax's here.
 
   Args:
-    logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of `rho`, same shape.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, retain_logits, labels, where: as in `deterministic_attention`.
     auxiliary_weight: weight of the second term, a scalar or `[...]`.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

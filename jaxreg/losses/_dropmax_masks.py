@@ -40,15 +40,8 @@ def dropmax_log_mask(
   .. math:: z_k = \sigma\Bigl(\frac{\operatorname{logit} g_k + \operatorname{logit} u_k}{\tau}\Bigr), \quad
     u_k \sim U(0, 1); \qquad z_t = 1
 
-  The target's entry is exactly 0 and carries no gradient.
-
-  Example:
-    >>> dropmax_log_mask(jax.random.key(0), jnp.array([[9.0, -99.0, 0.0]]), jnp.array([2]))[0].round()
-    Array([[  0., -46.,   0.]], dtype=float32)
-
-  References:
-    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, section 4.2.
-    Maddison, Mnih and Teh, `The Concrete Distribution`, 2017, Eq. 17.
+  The target's entry is exactly 0 and carries no gradient. See section 4.2 of Lee et al., and Maddison, Mnih
+  and Teh, `The Concrete Distribution`, 2017, Eq. 17.
   """
   posterior = check_logits(posterior_logits, "posterior_logits")
   labels = check_labels(labels, posterior, "posterior_logits")
@@ -64,12 +57,7 @@ def dropmax_log_mask(
 
 
 def dropmax_mask(key: Key, retain_logits: ArrayLike, *, num_samples: int = 1) -> Array:
-  """Samples hard masks `z ~ Ber(rho)` for all classes, `[num_samples, ..., classes]`, bool.
-
-  Example:
-    >>> dropmax_mask(jax.random.key(0), jnp.array([99.0, -99.0]))
-    Array([[ True, False]], dtype=bool)
-  """
+  """Samples hard masks `z ~ Ber(rho)` for all classes, `[num_samples, ..., classes]`, bool."""
   prior = check_logits(retain_logits, "retain_logits")
   check_count(num_samples, "num_samples")
   retain = jnp.broadcast_to(jax.nn.sigmoid(prior), (num_samples, *prior.shape))
@@ -82,14 +70,7 @@ def dropmax_masked_logits(logits: ArrayLike, mask: ArrayLike) -> Array:
   .. math:: p(y_t = 1 \mid x, z) = \frac{(z_t + \epsilon) e^{o_t}}{\sum_k (z_k + \epsilon) e^{o_k}}
 
   If all masks are 0, or all are equal, this is the ordinary softmax. A mask is bool or floating, in [0, 1],
-  and broadcasts with the logits.
-
-  Example:
-    >>> jax.nn.softmax(dropmax_masked_logits(jnp.zeros(4), jnp.array([1, 1, 0, 0], bool))).round(3)
-    Array([0.5, 0.5, 0. , 0. ], dtype=float32)
-
-  References:
-    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Eq. 5.
+  and broadcasts with the logits. Lee et al., Eq. 5.
   """
   logits = check_wide(logits, "logits")
   logits, mask = jnp.broadcast_arrays(logits, jnp.asarray(mask, logits.dtype))

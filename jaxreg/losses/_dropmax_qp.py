@@ -56,15 +56,9 @@ def dropmax_qp() -> None:
   two terms act, the target's retain logit `a` settles at `a = 1 / (gamma * sigmoid(a))`.
 
   Args:
-    key: draws the masks.
-    logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer; soft labels are refused: the mask fixes one class.
-    temperature: temperature of the relaxation, positive; a scalar or `[...]`.
-    num_samples: `S`, masks per example.
+    key, logits, retain_logits, labels, temperature, num_samples, where: as in `dropmax`.
     entropy_weight: `gamma`, a scalar or `[...]`. The paper's values are not confirmed; the default is
       DropMax's.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider; negative late in training, as in DropMax.

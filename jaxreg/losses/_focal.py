@@ -26,10 +26,8 @@ def focal(
   `-sum_k y_k (1 - p_k)^gamma log p_k`.
 
   Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, labels, where: as in `softmax_cross_entropy`.
     gamma: a scalar or `[...]`, at least 0; 0 is the cross-entropy.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

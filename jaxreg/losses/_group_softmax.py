@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_logits, check_option, per_class
+from jaxreg._checks import check_choice, check_option
 from jaxreg._sharding import partitioned
 from jaxreg._where import only_where
 from jaxreg.losses import _group_softmax_forms as forms
@@ -19,12 +19,12 @@ from jaxreg.losses._group_softmax_scores import (
   group_sizes,
   groups_and_order,
 )
-from jaxreg.losses._softmax import softmax_log_probs
 from jaxreg.typing import Array
 
 Form = Literal["auto", "dense", "scan", "gather"]
 
 
+@only_where()
 def group_softmax(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -36,8 +36,9 @@ def group_softmax(
   power: float | None = None,
   grouping: Callable[..., Array] = discriminative_scores,
   form: Form = "auto",
+  with_logits: bool = False,
   where: ArrayLike | None = None,
-) -> Array:
+) -> Array | Any:
   r"""Computes the group softmax loss: every group of features must predict the label alone.
 
   .. math::
@@ -45,13 +46,14 @@ def group_softmax(
     \bar z_c^i = \sum_{j \in \mathcal G^i} x_j W_{jc} + \frac{|\mathcal G^i|}{D} b_c
 
   `kind` I has `a = G`, II has `a = 1`. Both are upper bounds of the softmax loss; II is the larger. Scores
-  decide which features form a group, for each example: `grouping` computes them from the label, the example's
-  features and the kernel. The sorted scores are cut into groups. The bias is spread over the features, so
-  that the groups' logits add up to the logits of the whole head; the paper has no bias.
+  decide which features form a group, for each example: they are sorted and cut into groups. By default, the
+  paper's rule, they are each feature's evidence for the label against the mean of the other classes. The bias
+  is spread over the features, so that the groups' logits add up to the logits of the whole head; the paper
+  has no bias.
 
   The paper advises II below about 500 000 examples and few classes, I above. The best number of groups is
   not confirmed; the default is ours. Predict with the whole head, `features @ kernel + bias`, and
-  `group_softmax_log_probs`. The loss jumps where two features change places between groups: to check
+  `softmax_log_probs`. The loss jumps where two features change places between groups: to check
   gradients or search along a line, freeze the grouping.
 
   `form` chooses the computation. `scan`: one masked matrix product per group. `gather`: sums of kernel rows,
@@ -72,13 +74,14 @@ def group_softmax(
       `G` does not divide the features, the last groups have one more.
     kind: `I` or `II`.
     power: `a`, to replace the kind's; from 1 to `G` the loss falls and stays a bound.
-    grouping: `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`, such as
-      `discriminative_scores`.
+    grouping: `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`.
     form: `auto`, `dense`, `scan` or `gather`.
+    with_logits: whether to return `(loss, logits)`.
     where: `[...]`, bool: which examples count.
 
   Returns:
-    `[...]`, in nats, float32 or wider.
+    `[...]`, in nats, float32 or wider. With `with_logits` also, at no extra cost, the logits of the whole
+    head for the accuracy, `[..., classes]`, without gradient and 0 where `where` is false.
 
   Example:
     >>> x, kernel, bias = jnp.ones((2, 8)), jnp.zeros((8, 10)), jnp.zeros(10)
@@ -87,39 +90,6 @@ def group_softmax(
 
   References:
     Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.2 and A.13.
-  """
-  options = {"num_groups": num_groups, "kind": kind, "power": power, "grouping": grouping, "form": form}
-  return group_softmax_and_logits(features, kernel, bias, labels, **options, where=where)[0]
-
-
-@only_where()
-def group_softmax_and_logits(
-  features: ArrayLike,
-  kernel: ArrayLike,
-  bias: ArrayLike | None,
-  labels: ArrayLike,
-  *,
-  num_groups: int | Sequence[int] = 8,
-  kind: Literal["I", "II"] = "I",
-  power: float | None = None,
-  grouping: Callable[..., Array] = discriminative_scores,
-  form: Form = "auto",
-  where: ArrayLike | None = None,
-) -> tuple[Array, Array]:
-  """Computes `group_softmax` and, at no extra cost, the logits of the whole head for the accuracy.
-
-  Args:
-    features, kernel, bias, labels, num_groups, kind, power, grouping, form, where: as in `group_softmax`.
-
-  Returns:
-    The loss `[...]`, and `features @ kernel + bias`, `[..., classes]`, without gradient; both 0 where `where`
-    is false.
-
-  Example:
-    >>> x, kernel, bias = jnp.ones((1, 4)), jnp.eye(4), jnp.zeros(4)
-    >>> loss, logits = group_softmax_and_logits(x, kernel, bias, jnp.array([0]), num_groups=2)
-    >>> logits
-    Array([[1., 1., 1., 1.]], dtype=float32)
   """
   features, kernel, bias, labels = check_arguments(features, kernel, bias, labels)
   dtype = jnp.promote_types(features.dtype, kernel.dtype)
@@ -140,29 +110,8 @@ def group_softmax_and_logits(
     shaped = lambda x: x.reshape(*labels.shape, *x.shape[1:])
     return shaped(loss), shaped(jax.lax.stop_gradient(logits))
 
-  return partitioned(of_scores, labels, features, kernel, bias, scores)
-
-
-def group_softmax_log_probs(logits: ArrayLike, *, logit_scale: float = 1.0) -> Array:
-  """Computes log-probabilities from the logits of the whole head.
-
-  Type II trains each group to be sure alone. So the whole logits are about `G` times too large for the
-  probabilities, though not for the decision; `logit_scale = 1 / G` corrects this. For type I leave it at 1.
-
-  Args:
-    logits: `features @ kernel + bias`, `[..., classes]`, floating.
-    logit_scale: a scalar or `[...]`, above 0.
-
-  Returns:
-    `[..., classes]`, in at least float32.
-
-  Example:
-    >>> group_softmax_log_probs(jnp.array([2.0, 0.0]), logit_scale=0.5)
-    Array([-0.31326163, -1.3132616 ], dtype=float32)
-  """
-  logits = check_logits(logits, "logits")
-  check_option(logit_scale, "logit_scale", logits.shape[:-1], low=0, open_low=True)
-  return softmax_log_probs(per_class(logit_scale, logits.dtype) * logits)
+  loss, logits = partitioned(of_scores, labels, features, kernel, bias, scores)
+  return (loss, logits) if with_logits else loss
 
 
 def _power(kind: str, power: float | None, num_groups: int) -> float:

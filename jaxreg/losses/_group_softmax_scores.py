@@ -28,25 +28,8 @@ def discriminative_scores(
 
   The cost is O(features) per example beside one mean over the kernel. The bias, spread over the features,
   would add the same number to every score. For two classes no other groups of these sizes have a larger loss.
-  For more classes, sorting and cutting maximises a lower bound of the loss; `papers/group_softmax` measures
-  the gap on a trained head.
-
-  Args:
-    features: `x`, `[..., features]`, floating.
-    kernel: `W`, `[features, classes]`, floating.
-    bias: `[classes]`, floating, or None; not used.
-    labels: `[...]`, integer, as in the loss.
-    num_groups: not used.
-
-  Returns:
-    `[..., features]`, in at least float32.
-
-  Example:
-    >>> discriminative_scores(jnp.ones(2), jnp.array([[3.0, 0.0], [1.0, 2.0]]), jnp.zeros(2), 0)
-    Array([ 3., -1.], dtype=float32)
-
-  References:
-    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.14.
+  For more classes, sorting and cutting maximises a lower bound of the loss (Kobayashi, supplement, Eq. A.14);
+  `papers/group_softmax` measures the gap on a trained head.
   """
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
@@ -92,11 +75,6 @@ def interleaved_scores(
   """Deals the discriminative ranks out like cards, so that every group gets features of every kind.
 
   This is the opposite of sorting and cutting the same scores: a control for `discriminative_scores`.
-
-  Example:
-    >>> x, kernel = jnp.array([[1.0, 2.0, 3.0, 4.0]]), jnp.array([[1.0, 0.0]] * 4)
-    >>> interleaved_scores(x, kernel, jnp.zeros(2), jnp.array([0]), num_groups=2)
-    Array([[0., 1., 0., 1.]], dtype=float32)
   """
   check_count(num_groups, "num_groups")
   scores = jax.lax.stop_gradient(discriminative_scores(features, kernel, bias, labels))
@@ -148,21 +126,7 @@ def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Arr
 
   Exact in float32 and in float64, whatever the dtype of the network. Position breaks ties, and a score below
   the smallest normal number counts as 0. If the number of groups does not divide the number of features, the
-  last groups, with the largest scores, have one more.
-
-  Args:
-    scores: `lambda`, `[..., features]`, floating.
-    num_groups: `G`, or the sizes of the groups, starting with the group of the smallest scores; static.
-
-  Returns:
-    `[..., features]`, in `[0, G)`, of the smallest unsigned dtype.
-
-  Example:
-    >>> feature_groups(jnp.array([0.3, -1.0, 2.0, 0.1, 0.0]), num_groups=2)
-    Array([1, 0, 1, 1, 0], dtype=uint8)
-
-  References:
-    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.13.
+  last groups, with the largest scores, have one more (Kobayashi, supplement, Eq. A.13).
   """
   return groups_and_order(scores, num_groups)[0]
 

@@ -34,11 +34,9 @@ def label_smoothing(
   the probabilities. Equals `optax.softmax_cross_entropy` on `optax.smooth_labels`, without the one-hot array.
 
   Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, labels, where: as in `softmax_cross_entropy`.
     smoothing: `eps`, a scalar or `[...]`, in [0, 1].
     over: whether the mass is spread over all classes or over the wrong ones.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats.

@@ -28,12 +28,10 @@ def logit_adjustment(
   classes, for which the loss is consistent at `tau = 1`.
 
   Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    logits, labels, where: as in `softmax_cross_entropy`.
     log_prior: `log pi`, `[classes]`, floating. The logarithms of counts also work: a constant makes no
       difference.
     weight: `tau`, a scalar or `[...]`, at least 0; 0 is the cross-entropy.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

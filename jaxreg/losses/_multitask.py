@@ -81,10 +81,8 @@ def uncertainty_weighting() -> None:
   the loss of a softmax at temperature `sigma_t^2`, exact at 1.
 
   Args:
-    losses: by task, all of the same shape: `[batch]`, or scalars; floating. For a squared error give half of
-      it.
+    losses, where: as in `multitask`; for a squared error give half of it.
     log_vars: `s` by task, scalars, floating.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     The shape of one loss, float32 or wider.

@@ -26,10 +26,8 @@ def poly_loss(
   `optax.losses.poly_loss_cross_entropy`.
 
   Args:
-    logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
+    logits, labels, where: as in `softmax_cross_entropy`.
     epsilon: a scalar or `[...]`, at least -1; 0 is the cross-entropy.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

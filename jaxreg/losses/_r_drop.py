@@ -22,9 +22,7 @@ def r_drop(logits: ArrayLike, other_logits: ArrayLike, *, where: ArrayLike | Non
   stop the gradient of one.
 
   Args:
-    logits: logits or log-probabilities of `p`, `[..., classes]`, floating; -inf excludes a class.
-    other_logits: logits or log-probabilities of `q`, same shape.
-    where: `[...]`, bool: which examples count.
+    logits, other_logits, where: as in `consistency`; -inf excludes a class.
 
   Returns:
     `[...]`, in nats, float32 or wider.

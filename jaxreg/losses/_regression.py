@@ -75,12 +75,10 @@ def student_t_nll(
   The variance is :math:`\sigma^2 \nu / (\nu - 2)` for `df` above 2.
 
   Args:
-    outputs: `mu`, `[...]`, floating: `[batch]` or `[batch, outputs]`.
+    outputs, targets, where: as in `gaussian_nll`.
     log_scales: `log sigma`, same shape.
-    targets: `y`, same shape, floating.
     df: `nu`, the degrees of freedom, a scalar or `[...]`, above 0; 1 is the Cauchy distribution. May be
       learned.
-    where: `[...]`, bool: which targets count.
 
   Returns:
     `[...]`, in nats, float32 or wider: a value for each target.

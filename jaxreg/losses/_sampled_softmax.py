@@ -44,12 +44,9 @@ def sampled_softmax(
   corrected.
 
   Args:
-    key: one draw for the whole batch.
-    logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer; soft labels are refused: one class is always kept.
+    key, logits, labels, where: as in `random_dropmax`.
     rate: share of the classes to leave out, in [0, 1].
     correct_proposal: whether the logits of the drawn classes are corrected.
-    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider; exactly `softmax_cross_entropy` at a rate of 0.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_hard_or_soft_labels, check_logits
+from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
 from jaxreg._sharding import entries
 from jaxreg._where import only_where
 from jaxreg.losses._labels import is_soft, is_target_of, of_label
@@ -95,11 +95,20 @@ def gaps_of(logits: Array) -> tuple[Array, Array]:
   return jnp.where(is_top, 0, entries(logits, top) - logits), is_top
 
 
-def softmax_log_probs(logits: ArrayLike) -> Array:
-  """Computes the log-probabilities of the softmax: `[..., classes] -> [..., classes]`, in at least float32.
+def softmax_log_probs(logits: ArrayLike, *, logit_scale: ArrayLike = 1.0) -> Array:
+  """Computes the log-probabilities of the softmax, `[..., classes]`, in at least float32.
+
+  Group softmax of kind II trains each of `G` groups to be sure alone. So the whole logits are about `G` times
+  too large for the probabilities, though not for the decision; `logit_scale = 1 / G` corrects this.
+
+  Args:
+    logits: `[..., classes]`, floating.
+    logit_scale: a scalar or `[...]`, above 0.
 
   Example:
-    >>> softmax_log_probs(jnp.zeros(2))
-    Array([-0.6931472, -0.6931472], dtype=float32)
+    >>> softmax_log_probs(jnp.array([2.0, 0.0]), logit_scale=0.5)
+    Array([-0.31326163, -1.3132616 ], dtype=float32)
   """
-  return jax.nn.log_softmax(check_logits(logits, "logits"))
+  logits = check_logits(logits, "logits")
+  check_option(logit_scale, "logit_scale", logits.shape[:-1], low=0, open_low=True)
+  return jax.nn.log_softmax(per_class(logit_scale, logits.dtype) * logits)

@@ -36,9 +36,7 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike, *, where: ArrayLike | None =
   A baseline of the DropMax paper. It is not confirmed that the paper trains with this loss.
 
   Args:
-    logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    where: `[...]`, bool: which examples count.
+    logits, labels, where: as in `softmax_cross_entropy`.
 
   Returns:
     `[...]`, float32 or wider; no log-likelihood.
@@ -63,12 +61,7 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike, *, where: ArrayLike | None =
 
 
 def sparsemax_probs(logits: ArrayLike) -> Array:
-  """Projects the logits onto the simplex, which makes some probabilities exactly 0.
-
-  Example:
-    >>> sparsemax_probs(jnp.array([1.0, 0.5, -1.0]))
-    Array([0.75, 0.25, 0.  ], dtype=float32)
-  """
+  """Projects the logits onto the simplex, which makes some probabilities exactly 0."""
   excess = partitioned(_excess, check_logits(logits, "logits"))
   return jnp.where(excess <= 0, 0, excess)
 

@@ -10,14 +10,9 @@ The names of the terms give their keys: a term that is added or taken away chang
 from jaxreg._names import suggest_names
 from jaxreg.objective._compose import Composed as Composed
 from jaxreg.objective._compose import compose as compose
-from jaxreg.objective._report import Report as Report
-from jaxreg.objective._terms import ExampleTerm as ExampleTerm
-from jaxreg.objective._terms import Penalty as Penalty
-from jaxreg.objective._terms import Perturbation as Perturbation
 from jaxreg.objective._terms import example_term as example_term
 from jaxreg.objective._terms import penalty as penalty
 from jaxreg.objective._terms import perturbation as perturbation
-from jaxreg.objective._view import Pass as Pass
 from jaxreg.objective._view import View as View
 
 suggest_names(globals())

@@ -71,7 +71,8 @@ class Composed:
       step: the number of the step.
 
     Returns:
-      A `Report`, which prints as a table. Under `jit` and `vmap` it is a pytree of arrays.
+      A named tuple of dicts by term, which prints as a table: `value`, what the term adds to the loss, and
+      `norm` and `cosine` of its gradient; the cosine is 0 if one of the two gradients is 0.
     """
 
     def contributions(objective: Composed, params: Params) -> dict[str, Array]:

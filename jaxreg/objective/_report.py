@@ -14,13 +14,7 @@ from jaxreg.typing import Array, Params, PyTree
 
 
 class Report(NamedTuple):
-  """What every term contributes, by name; `print` shows a table.
-
-  Attributes:
-    value: what the term adds to the loss.
-    norm: the norm of its gradient in the parameters.
-    cosine: the cosine between its gradient and that of the loss of the data; 0 if one of the two is 0.
-  """
+  """What every term contributes, by name, as `Composed.report` says; `print` shows a table."""
 
   value: dict[str, Array]
   norm: dict[str, Array]

@@ -87,30 +87,17 @@ def example_term(
     A term for `compose`.
 
   Example:
-    An activity penalty, and R-Drop; `view.aux` is what `loss_fn` returns beside the loss:
+    An activity penalty, R-Drop and FGSM; `view.aux` is what `loss_fn` returns beside the loss:
 
-    >>> from jaxreg import losses, penalties
+    >>> from jaxreg import adversarial, losses, penalties
     >>> sparse = example_term(lambda key, view: penalties.l1_activity(view.aux["hidden"]), weight=1e-3)
     >>> r_drop = example_term(
     ...   lambda key, view: losses.r_drop(view.aux["logits"], view.again(key=key).aux["logits"]), weight=1.0
     ... )
-
-    Virtual adversarial training, FGSM and distillation:
-
-    >>> from jaxreg import adversarial
-    >>> def vat(key, view, *, eps):
-    ...   log_probs_fn = lambda x: jax.nn.log_softmax(view.again(inputs=x).aux["logits"])
-    ...   return adversarial.vat_loss(key, log_probs_fn, view.batch["inputs"], eps=eps)
     >>> def fgsm(key, view, *, eps):
     ...   moved = adversarial.fgsm(view.loss_of_inputs, view.batch["inputs"], eps=eps)
     ...   return view.loss_of_inputs(moved)
-    >>> def distillation(key, view, **options):
-    ...   return losses.distillation(view.aux["logits"], teacher(view.batch["inputs"]), **options)
-    >>> terms = {
-    ...   "vat": example_term(vat, weight=1.0, eps=2.0),
-    ...   "fgsm": example_term(fgsm, weight=0.5, eps=0.1),
-    ...   "distillation": example_term(distillation, weight=0.9, temperature=4.0),
-    ... }
+    >>> attack = example_term(fgsm, weight=0.5, eps=0.1)
   """
   _check_weight(weight)
   check_function(functools.partial(function, **options), "an example term", "(key, view) -> [batch]", takes=2)

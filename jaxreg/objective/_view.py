@@ -17,12 +17,7 @@ from jaxreg.typing import Array, Batch, Key, Params
 
 
 class Pass(NamedTuple):
-  """What a forward pass returns.
-
-  Attributes:
-    loss: the value of `loss_fn`, `[batch]` or a scalar; the sum, if it is a mapping of terms.
-    aux: what `loss_fn` returns beside the loss; None without `has_aux`.
-  """
+  """What a forward pass returns, as `View.again` says."""
 
   loss: Array
   aux: Any
@@ -38,7 +33,7 @@ class View:
     key: the key of the loss's pass, or None.
     step: the number of the step, or None.
     weights: `[batch]`, the weights of the examples; None if all count alike.
-    loss, aux: the loss's own pass, as in `Pass`. All terms share it.
+    loss, aux: what `loss_fn` returned in the loss's own pass, which all terms share.
   """
 
   params: Params
@@ -68,8 +63,9 @@ class View:
       key: another key, for other noise; None for no noise. By default the noise is that of the loss's pass.
 
     Returns:
-      The loss and the aux value. Nothing is computed twice: without arguments it is the loss's own pass, and
-      terms share the pass with `key=None`.
+      A named tuple: `loss`, `[batch]` or a scalar, the sum if `loss_fn` returns terms by name; and `aux`.
+      Nothing is computed twice: without arguments it is the loss's own pass, and terms share the pass with
+      `key=None`.
     """
     if inputs is None and batch is None and params is None:
       if key is ...:

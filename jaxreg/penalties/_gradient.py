@@ -72,9 +72,7 @@ def jacobian_penalty(
   The exact value takes one backward pass per output; an unbiased estimate takes one per projection.
 
   Args:
-    apply_fn: `(params, x) -> [batch, ...]`; an example's outputs may depend only on its own input.
-    params: any pytree.
-    x: `[batch, ...]`, floating.
+    apply_fn, params, x: as in `gradient_penalty`, but for outputs `[batch, ...]`.
     num_samples: number of random directions; None for the exact sum.
     key: one draw for all directions; with `num_samples`.
 

@@ -35,9 +35,9 @@ def hoyer(params: Params, *, mask: Mask = kernels_only) -> Array:
     Measures`, 2020.
     Hoyer, `Non-negative Matrix Factorization with Sparseness Constraints`, 2004.
   """
-  return total(_of_leaf(w) for _, w in selected(params, mask))
 
+  def of_leaf(w: Array) -> Array:
+    w, length, _ = scaled(w.ravel(), (0,))
+    return jnp.square(absolute(w).sum() / jnp.where(length[0] == 0, 1, length[0]))
 
-def _of_leaf(w: Array) -> Array:
-  w, length, _ = scaled(w.ravel(), (0,))
-  return jnp.square(absolute(w).sum() / jnp.where(length[0] == 0, 1, length[0]))
+  return total(of_leaf(w) for _, w in selected(params, mask))

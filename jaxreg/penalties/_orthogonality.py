@@ -25,8 +25,7 @@ def orthogonality(
 
   Args:
     params, mask: as in `l2`.
-    axis: axes of one unit's weights, the same for all leaves; by default the axes of its incoming weights
-      (`paths.incoming_axes`).
+    axis: as in `group_lasso`.
 
   Returns:
     A scalar, float32 or wider.

@@ -62,7 +62,7 @@ def _rows(module: object, kind: str, names: str, needs: tuple[str, ...] = ()) ->
   return {name: Entry(getattr(module, name), kind, needs=needs) for name in names.split()}
 
 
-SOFTMAX, GATED = models.SoftmaxHead, rules.keyless(losses.dropmax_log_probs)
+SOFTMAX = models.SoftmaxHead
 
 REGISTRY: dict[str, dict[str, Entry]] = {
   "data": _rows(sources, "source", "digits diabetes csv huggingface idx npz tfds image_folder parallel_text"),
@@ -116,12 +116,15 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "sampled_softmax": _method(SOFTMAX, rules.drawn(losses.sampled_softmax, "nll"), rules.predict_softmax),
     "random_dropmax": _method(SOFTMAX, rules.drawn(losses.random_dropmax, "nll"), rules.predict_softmax),
     "deterministic_attention": _method(
-      heads.AttentionHead, rules.single(losses.deterministic_attention, "nll"), GATED, soft_labels=True
+      heads.AttentionHead,
+      rules.single(losses.deterministic_attention, "nll"),
+      rules.predict_gated,
+      soft_labels=True,
     ),
     "deterministic_dropmax": _method(
       heads.AttentionHead,
       rules.keyless(deterministic_dropmax_terms),
-      GATED,
+      rules.predict_gated,
       "nll",
       "auxiliary",
       soft_labels=True,

@@ -96,7 +96,7 @@ def autoencoder(found: Found, folder: str) -> Figure:
       one = run(params, number)
       hidden = hidden_units(one, test["inputs"])
       error = reconstruct(one, test["inputs"], hidden).mean()
-      active, alike = np.asarray((hidden > 0).mean(axis=0)), _correlations(hidden)
+      active, alike = np.asarray((hidden > 0).mean(axis=0)), correlations(hidden)
       measured.append(
         (float(penalties.sparsity(hidden).mean()), alike.mean(), float(error), (active == 0).sum())
       )
@@ -117,8 +117,11 @@ def autoencoder(found: Found, folder: str) -> Figure:
   return plots.features(pictures, histograms, title=title)
 
 
-def _correlations(hidden: jax.Array) -> np.ndarray:
-  """Absolute correlations of all pairs of units over examples; units that are constant have none."""
+def correlations(hidden: jax.Array) -> np.ndarray:
+  """Absolute correlations of all pairs of units over examples, a measure of their co-adaptation.
+
+  Units that are constant have none. The mean is 0 for independent units, and 1 for copies of one.
+  """
   values = np.asarray(hidden, np.float64)
   values = values[:, values.std(axis=0) > 0]
   return np.abs(np.asarray(np.corrcoef(values.T))[np.triu_indices(values.shape[1], 1)])

@@ -22,7 +22,7 @@ from jaxreg.losses._dropmax_qp import dropmax_qp_terms
 
 K = 10
 log_mask = jit(dropmax_log_mask, static_argnames="num_samples")
-monte_carlo = jit(losses.dropmax_monte_carlo_log_probs, static_argnames="num_samples")
+monte_carlo = jit(losses.dropmax_log_probs, static_argnames="num_samples")
 # Section 1.7: a = 1 + W(1/e), the root of a = 1 + exp(-a).
 A = 1 + scipy.special.lambertw(1 / math.e).real
 
@@ -513,7 +513,7 @@ def test_monte_carlo_prediction_against_enumeration(label):
   want = weights @ probs
   error = np.sqrt(weights @ (probs - want) ** 2 / samples)
   labels = None if label is None else jnp.array(label)
-  run = lambda seed: np.exp(monte_carlo(jax.random.key(seed), o, ph, num_samples=samples, labels=labels))
+  run = lambda seed: np.exp(monte_carlo(o, ph, num_samples=samples, key=jax.random.key(seed), labels=labels))
   got = run(0)
   assert (np.abs(got - want) <= 4 * error + 1e-6).all()
   np.testing.assert_allclose(got.sum(), 1, rtol=1e-5)
@@ -524,7 +524,7 @@ def test_monte_carlo_prediction_against_enumeration(label):
 
 def test_monte_carlo_label_takes_the_dropping_of_that_class_away():
   o, ph = jnp.zeros((1, 4)), jnp.zeros((1, 4))
-  run = lambda **options: np.asarray(monte_carlo(jax.random.key(0), o, ph, num_samples=1, **options))[0]
+  run = lambda **options: np.asarray(monte_carlo(o, ph, num_samples=1, key=jax.random.key(0), **options))[0]
   seen = [run(labels=jnp.array([k]))[k] for k in range(4)]
   assert min(seen) > math.log(0.5 / 3.5) - 1e-5
   assert run().min() < -40

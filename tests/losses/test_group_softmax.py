@@ -17,11 +17,11 @@ FORMS = ("dense", "scan", "gather")
 # Compiled as a whole; one operation after the other takes longer.
 OPTIONS = ("num_groups", "kind", "form", "power", "grouping")
 group_softmax, group_softmax_and_logits = (
-  contract.jit(function, static_argnames=OPTIONS)
-  for function in (losses.group_softmax, losses.group_softmax_and_logits)
+  contract.jit(functools.partial(losses.group_softmax, with_logits=with_logits), static_argnames=OPTIONS)
+  for with_logits in (False, True)
 )
 feature_groups = contract.jit(rules.feature_groups, static_argnames="num_groups")
-discriminative_scores = contract.jit(losses.discriminative_scores)
+discriminative_scores = contract.jit(rules.discriminative_scores)
 
 
 def thorough(*values):
@@ -341,7 +341,7 @@ def test_no_examples_have_no_loss_and_no_gradient(form):
 def test_the_whole_logits_carry_no_gradient():
   """The other forms have a gradient of their own, of the loss alone."""
   *floats, labels = head(27, batch=3, dtype=np.float32)
-  run = lambda *f: losses.group_softmax_and_logits(*f, labels, num_groups=3, form="dense")[1].sum()
+  run = lambda *f: losses.group_softmax(*f, labels, num_groups=3, form="dense", with_logits=True)[1].sum()
   for gradient in contract.jit(jax.grad(run, (0, 1, 2)))(*floats):
     np.testing.assert_array_equal(gradient, 0)
 

@@ -10,7 +10,7 @@ import oracles
 import pytest
 
 from jaxreg import losses
-from jaxreg.losses._group_softmax_scores import feature_groups, fixed_scores
+from jaxreg.losses._group_softmax_scores import discriminative_scores, feature_groups, fixed_scores
 from papers import group_softmax
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -43,7 +43,7 @@ def scores_of(x, kernel, bias, label):
 
 @functools.partial(contract.jit, static_argnums=4)
 def sorted_groups(x, kernel, bias, label, num_groups):
-  scores = losses.discriminative_scores(x, kernel, bias, label)
+  scores = discriminative_scores(x, kernel, bias, label)
   return feature_groups(scores, num_groups=num_groups)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract import jit
 
-from jaxreg.penalties import coadaptation, kl_sparsity, l1_activity, sparsity
+from jaxreg.penalties import kl_sparsity, l1_activity, sparsity
 
 A = np.array(
   [[4, 0, 0, -2, 0, 0], [0, 0, -1, 0, 3, 0], [0, 5, 0, 0, 0, 0], [1, 0, 0, -1, 0, -4], [1, 0, 0, 0, -5, 0]]
@@ -90,24 +90,3 @@ def test_kl_sparsity_of_padded_and_divided_batches():
   over_all = jit(jax.vmap(lambda h: kl_sparsity(h, axis_name="data"), axis_name="data"))(parts)
   np.testing.assert_allclose(over_all, np.broadcast_to(whole, (4, 3)), rtol=1e-5)
   assert np.abs(jit(jax.vmap(kl_sparsity))(parts).mean(0) - whole).max() > 1e-2
-
-
-@pytest.mark.claim(
-  "adaptive_sgd",
-  "effect on features",
-  "co-adaptation, as the mean correlation of pairs of units: 0 for independent ones, 1 for copies",
-)
-def test_coadaptation_of_copies_and_of_orthogonal_units():
-  """Of one signal and another orthogonal to it, copied: scales, signs and dead units have no effect."""
-  one, other = np.array([1.0, -1, 1, -1]), np.array([1.0, 1, -1, -1])
-  function = jit(coadaptation)
-
-  def of(*units):
-    dead = [np.full(4, 0.1)] * (6 - len(units))
-    return function(np.stack([*units, *dead], -1).astype(np.float32))
-
-  np.testing.assert_allclose(of(one, 3 * one + 1, -1e4 * one), 1, rtol=1e-6)
-  np.testing.assert_allclose(of(one, other), 0, atol=1e-6)
-  # Of two of one kind and three of the other, 1 + 3 of 10 pairs.
-  np.testing.assert_allclose(of(one, -one, other, other, 1e-30 * other), 0.4, rtol=1e-6)
-  assert of(one) == of() == 0

@@ -164,7 +164,7 @@ def test_layers_without_inputs_or_units_cost_nothing(shape):
   def costs(empty, x):
     of_weights = [penalty({"kernel": empty}) for penalty in (orthogonality, group_lasso, l2)]
     slope = penalties.jacobian_penalty(lambda w, x: x @ w, empty, x)
-    return *of_weights, penalties.coadaptation(empty), slope
+    return *of_weights, slope
 
   for cost in costs(empty, jnp.ones((2, shape[0]))):
     np.testing.assert_array_equal(cost, 0)

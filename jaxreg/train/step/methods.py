@@ -184,13 +184,19 @@ def _wide(x: Array) -> Array:
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
+def predict_gated(key: Key, *, logits: Array, retain_logits: Array) -> Array:
+  """The prediction of DropMax under the expected mask."""
+  del key
+  return losses.dropmax_log_probs(logits, retain_logits)
+
+
 def predict_dropmax(
   key: Key, *, logits: Array, retain_logits: Array, num_samples: int = 0, **_: object
 ) -> Array:
   """The prediction under the expected mask, or the mean over `num_samples` sampled masks if it is not 0."""
   if num_samples == 0:
     return losses.dropmax_log_probs(logits, retain_logits)
-  return losses.dropmax_monte_carlo_log_probs(key, logits, retain_logits, num_samples=num_samples)
+  return losses.dropmax_log_probs(logits, retain_logits, num_samples=num_samples, key=key)
 
 
 def dropmax_diagnostics(
@@ -235,7 +241,7 @@ def predict_group_softmax(
   logits = jnp.matmul(features, kernel, preferred_element_type=jnp.float32) + bias[None, :].astype(
     jnp.float32
   )
-  return losses.group_softmax_log_probs(logits, logit_scale=logit_scale)
+  return losses.softmax_log_probs(logits, logit_scale=logit_scale)
 
 
 def _above_zero(number: object) -> bool:

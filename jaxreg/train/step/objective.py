@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg import objective as core
+from jaxreg.objective._terms import ExampleTerm, Penalty
 from jaxreg.objective._view import Pass, View
 from jaxreg.train import keys
 from jaxreg.train.step.averages import Averaging
@@ -23,7 +24,7 @@ from jaxreg.train.step.targets import CLASSES, Target
 from jaxreg.train.step.terms import NetworkView, TrainedFn
 from jaxreg.typing import Array, Batch, Key, Metrics, ModelState, Objective, Params, PyTree
 
-RegularizersOf = Callable[[ExtraStates], Mapping[str, core.Penalty | core.ExampleTerm]]
+RegularizersOf = Callable[[ExtraStates], Mapping[str, Penalty | ExampleTerm]]
 # Of each label: `Target.hits`, and the method's diagnostics.
 Logged = tuple[dict[str, Array], dict[str, Array]]
 Descent = tuple[tuple[Array, tuple[ModelState, Metrics]], Params]  # of `jax.value_and_grad` of an objective

@@ -9,6 +9,8 @@ from jax.typing import ArrayLike
 
 from jaxreg import constraints, objective
 from jaxreg._checks import acts
+from jaxreg.objective._terms import ExampleTerm
+from jaxreg.objective._terms import Penalty as PenaltyTerm
 from jaxreg.train.lookup import Chosen
 from jaxreg.train.step.network import Noises
 from jaxreg.train.step.objective import Given, LossPass, RegularizersOf
@@ -25,12 +27,12 @@ def make_regularizers(named: Sequence[Chosen], mask: Mask) -> RegularizersOf:
   Terms that need no labels count the examples without one, too.
   """
 
-  def penalty(each: Chosen, extras: ExtraStates) -> objective.Penalty:
+  def penalty(each: Chosen, extras: ExtraStates) -> PenaltyTerm:
     limited = acts(each.options["limit"])
     weight = extras["multipliers"][each.name].multiplier if limited else each.options["weight"]
     return objective.penalty(_penalty(each, mask), weight=weight, extras=extras)
 
-  def term(each: Chosen) -> objective.ExampleTerm:
+  def term(each: Chosen) -> ExampleTerm:
     function = each.without("weight").bound()
 
     def of_network(key: Key, view: objective.View) -> Array:
