@@ -7,8 +7,8 @@ Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the MNIST-1K 
 schedule.
 
 Every method is searched in the same way, from one seed on the validation split: the weight decay as in the
-appendix, and the method's own options. DIR has the four idx files. There are 96 runs of about one and a half
-minutes each on one core. The same command resumes after an interruption. Two commands with the same
+appendix, and the method's own options. DIR has the four idx files. There are 96 runs of about a minute each
+on one core. The same command resumes after an interruption. Two commands with the same
 `--workdir`, each with some of the rows and their lines of the grid, share the work.
 
 `appendix`: softmax and DropMax on the schedule of appendix C (`dropmax_mnist:1k-appendix`: 2000 epochs,

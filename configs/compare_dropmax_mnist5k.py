@@ -3,9 +3,9 @@
 Command: python run.py --config configs/compare_dropmax_mnist5k.py --config.data.idx.path=DIR
 Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018. Its figures for 5K are not confirmed.
 
-No search here: each method has the setting that an earlier search on 1K chose for it. The length, 100 epochs,
-is ours: the released code has none for 5K, appendix C has 500 with batches of 50. DIR has the four idx files.
-9 runs of 5000 steps, about four minutes each on one core.
+No search here: softmax and random DropMax have the settings that the search of `compare_dropmax_mnist1k`
+chose, DropMax has no weight decay. The length, 100 epochs, is ours: the released code has none for 5K,
+appendix C has 500 with batches of 50. DIR has the four idx files. 9 runs of 5000 steps, about four minutes each on one core.
 
 `appendix`: softmax and DropMax on the schedule of appendix C (`dropmax_mnist:5k-appendix`: 500 epochs,
 50 000 steps, batches of 50), the weight decay searched in {0, 1e-5, 1e-4, 1e-3}, three seeds. 14 runs of
