@@ -5,7 +5,8 @@ Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018. Its figures f
 
 No search here: softmax and random DropMax have the settings that the search of `compare_dropmax_mnist1k`
 chose, DropMax has no weight decay. The length, 100 epochs, is ours: the released code has none for 5K,
-appendix C has 500 with batches of 50. DIR has the four idx files. 9 runs of 5000 steps, about four minutes each on one core.
+appendix C has 500 with batches of 50. DIR has the four idx files. 9 runs of 5000 steps, about four minutes
+each on one core.
 
 `appendix`: softmax and DropMax on the schedule of appendix C (`dropmax_mnist:5k-appendix`: 500 epochs,
 50 000 steps, batches of 50), the weight decay searched in {0, 1e-5, 1e-4, 1e-3}, three seeds. 14 runs of

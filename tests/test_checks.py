@@ -153,9 +153,7 @@ def test_check_key_passes_a_typed_key_on():
   assert check_key(jax.random.key(0, impl="rbg")).ndim == 0
 
 
-@pytest.mark.parametrize(
-  "folder", ["adversarial", "augment", "ensembles", "flatness", "losses", "noise", "reparam"]
-)
+@pytest.mark.parametrize("folder", ["adversarial", "augment", "ensembles", "flatness", "losses", "noise"])
 def test_a_call_that_forgets_the_key_is_told_of_it(folder):
   package = importlib.import_module(f"jaxreg.{folder}")
   functions = [f for name in package.__all__ if inspect.isfunction(f := getattr(package, name))]

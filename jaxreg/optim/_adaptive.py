@@ -79,7 +79,9 @@ def exact_adagrad(
   `optax.adagrad` starts its accumulator at 0.1.
 
   Args:
-    learning_rate, anneal: as in `adaptive`; the annealing makes the method converge.
+    learning_rate: as in `adaptive`.
+    anneal: whether to divide by the root of the number of steps, which makes the method converge; otherwise
+      only the flat average remains.
 
   Example:
     >>> tx = exact_adagrad(0.5)
@@ -104,8 +106,9 @@ def exact_rmsprop(
 
   Args:
     decay: `beta`.
-    learning_rate, debias: as in `adaptive`; without `debias` the first step is `epsilon / sqrt(1 - beta)`,
-      3.16 times as long for 0.9.
+    learning_rate: as in `adaptive`.
+    debias: whether the average's weights sum to 1; with the plain recursion the first step is `epsilon /
+      sqrt(1 - beta)`, 3.16 times as long for 0.9.
 
   Example:
     >>> tx = exact_rmsprop(0.1, debias=False)
@@ -131,7 +134,10 @@ def exact_adam(
   the usual decays. So Adam is a trust-region method only with equal decays.
 
   Args:
-    learning_rate, b1, b2, debias: as in `adaptive`; the paper debiases, and Optax always does.
+    learning_rate: as in `adaptive`.
+    b1, b2: the decays.
+    debias: whether to use averages with weights of sum 1, as in the paper; otherwise the plain recursions,
+      which Optax does not have.
 
   Example:
     >>> tx = exact_adam(0.1)

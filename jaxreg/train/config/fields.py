@@ -409,7 +409,9 @@ class Config(Group):
   steps_per_dispatch: int = field(0, "Steps of one call of the program; 0: 1 on a CPU, else 8.", "[0, 1e6]")
   mesh: Mesh
   accumulate: int = field(1, "Parts of a batch whose gradients are added up, to save memory.", "[1, inf)")
-  precision: Literal["float32", "bfloat16"] = field("float32", "Number format of the layers.")
+  precision: Literal["float32", "bfloat16"] = field(
+    "float32", "Number format of the layers; parameters, losses and masks are float32."
+  )
   compilation_cache: bool = field(True, "Keep compiled programs in ~/.cache/jaxreg.", scope="call")
   stacks_after: float = field(
     30.0,
@@ -441,6 +443,7 @@ class Config(Group):
 
 # What no signature says of options; the first key that has a glob for a field counts.
 HELPS = {
+  "method.*.head.initializer": "How the layers start: glorot or tutorial.",
   "method.*.predict.num_samples": "Sampled masks that a prediction averages over; 0: none is drawn.",
   "method.group_softmax.predict.logit_scale": "Factor of the logits before the softmax of the prediction.",
   "method.logit_adjustment.loss.class_counts": "Training examples of each class.",

@@ -215,7 +215,7 @@ def dataset_of(
     of_rows = parts["train"].of((weights,), "weights")[weights]
     splits["train"] = dataclasses.replace(splits["train"], weights=of_rows)
   check_apart(splits["train"], test=splits["test"])
-  mean, std = moments(inputs["train"]) if standardize and columns else ((), ())
+  mean, std = moments(np.asarray(inputs["train"])) if standardize and columns else ((), ())
   return Dataset(
     *(splits[part] for part in ("train", "val", "test")),
     num_classes=labels.num_classes,

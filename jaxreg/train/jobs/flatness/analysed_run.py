@@ -120,10 +120,10 @@ class AnalysedRun:
 
     samples = []
     start, seed = int(state.step), self.run.seed + self.options.replica
-    sizes = {"num_examples": len(split), "batch_size": self.run.batch_size}
     for number in tqdm(range(start, start + num), desc="trajectory", leave=False, disable=None):
       if not full:
-        batch = host_batch(split.take(batch_indices(seed, number, **sizes)))
+        indices = batch_indices(seed, number, num_examples=len(split), batch_size=self.run.batch_size)
+        batch = host_batch(split.take(indices))
       state, flat = step(state, batch)
       samples.append(np.asarray(flat))
     return np.stack(samples)
