@@ -28,7 +28,10 @@ CORRUPTIONS = ("noise", "rotation", "shift", "scale", "brightness", "contrast", 
 def _corrupted(name: str, key: Key, x: Array, s: Array, low: float, high: float) -> Array:
   """Images with values from `low` to `high`, each changed by a draw up to the strength `s`, 1 to 5."""
   batch, side = {"inputs": x}, min(x.shape[1:3])
-  pixels = lambda part: jnp.ceil(part * s * side).astype(int)
+
+  def pixels(part: float) -> Any:
+    return jnp.ceil(part * s * side).astype(int)
+
   jitter: Any = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "value_range": (low, high)}
   change: dict[str, Callable[[], Any]] = {
     "noise": lambda: {"inputs": noise.gaussian_noise(key, x, std=0.08 * s * (high - low))},
