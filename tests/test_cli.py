@@ -20,7 +20,7 @@ from jaxreg.train import cli
 from jaxreg.train import main as program
 from jaxreg.train.config import describe
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.fields import HELPS, INTERVALS, JOBS, SCOPES
+from jaxreg.train.config.fields import JOBS, OPTIONS
 from jaxreg.train.config.loading import load_module
 from jaxreg.train.data import sources
 from jaxreg.train.devices.sharding import make_mesh
@@ -522,7 +522,7 @@ def test_every_field_has_a_description_and_each_description_a_field():
   fields = flatten(train.base_config())
   texts = {field: describe.describe(field) for field in fields}
   assert [field for field, text in texts.items() if not text or text.startswith("As in ")] == []
-  globs = " ".join([*HELPS, *INTERVALS, *SCOPES]).split()
+  globs = " ".join(OPTIONS).split()
   assert [glob for glob in globs if not fnmatch.filter(fields, glob)] == []
   for field, given in fields.items():
     if names := describe.names_of(describe.kind_of(field, fields)):

@@ -3,7 +3,7 @@
 import fnmatch
 import functools
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self
 
 from ml_collections import ConfigDict
@@ -441,49 +441,60 @@ class Config(Group):
   flatness: Flatness
 
 
-# What no signature says of options; the first key that has a glob for a field counts.
-HELPS = {
-  "method.*.head.initializer": "How the layers start: glorot or tutorial.",
-  "method.*.predict.num_samples": "Sampled masks that a prediction averages over; 0: none is drawn.",
-  "method.group_softmax.predict.logit_scale": "Factor of the logits before the softmax of the prediction.",
-  "method.logit_adjustment.loss.class_counts": "Training examples of each class.",
-  "method.multitask.loss.weight": "Weight of each further task, unless the head learns the weights.",
-  "regularizers.*.weight": "Factor of the term in the loss.",
-  "regularizers.*.limit": "Makes the penalty a constraint, at most this value; dual ascent finds its "
-  "multiplier; 0: no limit.",
-  "optimizer.*.inner": "The optimizer that the wrapper wraps.",
-  "optimizer.*.variance": "Variance of the gradient's noise at the first step.",
-  "optimizer.*.gamma": "The noise's variance falls as (1 + step) to the power of minus this value.",
-  "optimizer.mahalanobis.metric": "The metric of the steepest descent: pairs of a glob and a number; as a "
-  "flag, 'GLOB: NUMBER'.",
-  "optimizer.reparameterize.coordinates": "The coordinates in which a step is made.",
-  "optimizer.reparameterize.scale": "Scale of these coordinates.",
-}
-INTERVALS = {
-  "data.*.validation_fraction data.*.test_fraction": "(0, 1)",
-  "data.*.num_* data.idx.per_class": "[0, inf)",
-  "augment.*.rate noise.*.rate model.*_rate model.*_rates": "[0, 1]",
-  "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": "[0, inf)",
-  "model.*.num_kept": "[0, 1e6]",
-  "model.*.depth model.*.num_*": "[1, 1e4]",
-  "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.d_*": "[1, 1e6]",
-  "method.logit_adjustment.loss.class_counts": "(0, inf)",
-  "method.focal.loss.gamma": "[0, 100]",
-  "method.*.num_* regularizers.*.num_*": "[0, 1e4]",
-  "method.*.loss.weight": "[0, 1e6]",
-  "method.*": "[-1e6, 1e6]",
-  "regularizers.*.weight regularizers.*.limit regularizers.*.eps": "[0, inf)",
-  "average.swag.rank": "[2, 1e4]",
-  "average.swag.samples": "[1, 1e6]",
-  "average.swag.scale optimizer.*.variance optimizer.*.gamma": "[0, inf)",
-  "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": "[0, 1]",
-  "optimizer.schedule.step.factor optimizer.schedule.step.boundaries": "[0, inf)",
-  "optimizer.schedule.cosine.final": "[0, 1]",
-  "optimizer.schedule.noam.*": "[1, inf)",
-}
-SCOPES = {
-  "data.*.workers data.*.path data.csv.val data.csv.test data.*.data_dir data.*.manual_dir": "place",
-  "method.*.predict.*": "prediction",
+# What no signature says of options: for the fields that a glob fits, the first row that has an attribute.
+OPTIONS: dict[str, Field] = {
+  "method.*.head.initializer": Field(help="How the layers start: glorot or tutorial."),
+  "data.*.validation_fraction data.*.test_fraction": Field(allowed="(0, 1)"),
+  "data.*.num_* data.idx.per_class": Field(allowed="[0, inf)"),
+  "data.*.workers data.*.path data.csv.val data.csv.test data.*.data_dir data.*.manual_dir": Field(
+    scope="place"
+  ),
+  "augment.*.rate noise.*.rate model.*_rate model.*_rates": Field(allowed="[0, 1]"),
+  "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": Field(allowed="[0, inf)"),
+  "model.*.num_kept": Field(allowed="[0, 1e6]"),
+  "model.*.depth model.*.num_*": Field(allowed="[1, 1e4]"),
+  "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.d_*": Field(allowed="[1, 1e6]"),
+  "method.*.predict.num_samples": Field(
+    help="Sampled masks that a prediction averages over; 0: none is drawn."
+  ),
+  "method.group_softmax.predict.logit_scale": Field(
+    help="Factor of the logits before the softmax of the prediction."
+  ),
+  "method.logit_adjustment.loss.class_counts": Field(
+    help="Training examples of each class.", allowed="(0, inf)"
+  ),
+  "method.multitask.loss.weight": Field(
+    help="Weight of each further task, unless the head learns the weights."
+  ),
+  "method.focal.loss.gamma": Field(allowed="[0, 100]"),
+  "method.*.num_* regularizers.*.num_*": Field(allowed="[0, 1e4]"),
+  "method.*.loss.weight": Field(allowed="[0, 1e6]"),
+  "method.*.predict.*": Field(scope="prediction"),
+  "method.*": Field(allowed="[-1e6, 1e6]"),
+  "regularizers.*.weight": Field(help="Factor of the term in the loss.", allowed="[0, inf)"),
+  "regularizers.*.limit": Field(
+    help="Makes the penalty a constraint, at most this value; dual ascent finds its multiplier; 0: no limit.",
+    allowed="[0, inf)",
+  ),
+  "average.swag.rank": Field(allowed="[2, 1e4]"),
+  "average.swag.samples": Field(allowed="[1, 1e6]"),
+  "average.swag.scale regularizers.*.eps": Field(allowed="[0, inf)"),
+  "optimizer.*.inner": Field(help="The optimizer that the wrapper wraps."),
+  "optimizer.*.variance": Field(
+    help="Variance of the gradient's noise at the first step.", allowed="[0, inf)"
+  ),
+  "optimizer.*.gamma": Field(
+    help="The noise's variance falls as (1 + step) to the power of minus this value.", allowed="[0, inf)"
+  ),
+  "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": Field(allowed="[0, 1]"),
+  "optimizer.mahalanobis.metric": Field(
+    help="The metric of the steepest descent: pairs of a glob and a number; as a flag, 'GLOB: NUMBER'."
+  ),
+  "optimizer.reparameterize.coordinates": Field(help="The coordinates in which a step is made."),
+  "optimizer.reparameterize.scale": Field(help="Scale of these coordinates."),
+  "optimizer.schedule.step.factor optimizer.schedule.step.boundaries": Field(allowed="[0, inf)"),
+  "optimizer.schedule.cosine.final": Field(allowed="[0, 1]"),
+  "optimizer.schedule.noam.*": Field(allowed="[1, inf)"),
 }
 
 
@@ -511,13 +522,11 @@ FIELDS: dict[str, Field] = dict(_rows(Config, "", NOTHING))
 
 @functools.cache
 def row_of(name: str) -> Field:
-  """The row of a field; an option's is made of what the tables say of it."""
-
-  def said(table: Mapping[str, Any]) -> Any:
-    fits = lambda globs: any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
-    return next((value for globs, value in table.items() if fits(globs)), None)
-
-  return FIELDS.get(name) or Field(help=said(HELPS) or "", allowed=said(INTERVALS), scope=said(SCOPES))
+  """The row of a field; an option's is made of the rows of `OPTIONS` that fit it: earlier ones win."""
+  if name in FIELDS:
+    return FIELDS[name]
+  fits = lambda globs: any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
+  return functools.reduce(_filled, (row for globs, row in OPTIONS.items() if fits(globs)), NOTHING)
 
 
 def is_read(name: str, flat: Flat) -> bool:
