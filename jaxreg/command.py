@@ -1,15 +1,28 @@
-"""The command `jaxreg`, which is `python run.py`: sets up streams, memory and signals, then runs one job."""
+"""The command `jaxreg`, which is `python run.py`: from arguments to one job; errors are reported in one line.
 
+JAX and the trainer are imported inside the functions: the memory must be set up first, signals at once.
+"""
+
+import importlib
 import io
+import logging
 import os
 import signal
 import sys
+import traceback
 import types
 import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from jaxreg._extras import needs
 from jaxreg._host_memory import keep_freed_memory
-from jaxreg.train.errors import printable, program
+from jaxreg.train.errors import RunError, first_line, printable, program
+
+PACKAGE = Path(__file__).resolve().parent
+INSTALLED = PACKAGE / "_configs"  # where the wheel has them; see pyproject.toml
+CONFIGS = (INSTALLED if INSTALLED.is_dir() else PACKAGE.parent) / "configs"
 
 
 def main() -> None:
@@ -20,8 +33,9 @@ def main() -> None:
   try:
     import jax
 
-    from jaxreg.train import main as trainer
     from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
+
+    importlib.import_module("jaxreg.train.cli")  # also what `run` will need
   except ModuleNotFoundError as error:
     if (error.name or "").startswith("jaxreg"):
       raise
@@ -31,8 +45,8 @@ def main() -> None:
   Interrupt.again = staticmethod(_end)
   sys.excepthook = _report_uncaught
   warnings.formatwarning = lambda message, *_, **__: f"{program()}: warning: {printable(str(message))}\n"
-  sys.path.insert(0, str(trainer.CONFIGS.parent))  # configs import each other from here
-  status = trainer.main(sys.argv[1:])
+  sys.path.insert(0, str(CONFIGS.parent))  # configs import each other from here
+  status = run(sys.argv[1:])
   for each in SIGNALS:  # the result has been reported, and the rest takes a moment
     signal.signal(each, signal.SIG_IGN)
   try:
@@ -43,6 +57,77 @@ def main() -> None:
   if status and not jax.distributed.is_initialized():
     os._exit(status)  # without waiting for the threads of a failed or abandoned save
   sys.exit(status)
+
+
+def run(argv: list[str]) -> int:
+  """Runs the job that the arguments ask for; returns the exit status."""
+  import jax
+
+  from jaxreg.train import cli
+  from jaxreg.train.devices import processes
+  from jaxreg.train.run.interrupt import Interrupted, requeue
+  from jaxreg.train.user_cache import keep_compiled_programs
+
+  # Orbax logs the whole traceback of a failed save; our own line below reports it.
+  logging.getLogger("absl").setLevel(logging.CRITICAL)
+  try:
+    call = cli.parse(argv, CONFIGS)
+    if call.config is None:
+      print(call.text, end="")
+      return 0
+    processes.start(**call.processes)
+    processes.check_platform()
+    if processes.is_first():  # the imports that follow take seconds
+      print(printable(f"starting: {call.config.job}, in {call.workdir}"), file=sys.stderr, flush=True)
+    if call.config.compilation_cache:
+      keep_compiled_programs()
+    results = find_job(call.config.job)(call.config, call.workdir)
+    if processes.is_first():
+      from jaxreg.train.jobs.summary import summary
+
+      lines = summary(results, call.config, call.workdir)
+      print("\n".join(map(printable, lines.split("\n"))))
+    return 0
+  except Interrupted as stop:
+    _say(str(stop))
+    if processes.is_first() and (remark := requeue(stop.signal)):
+      _say(remark)
+    return stop.status
+  except Exception as error:
+    message = processes.lost(error) or _message(error)
+    if message is None and jax.process_count() == 1:
+      raise
+    if message is None:
+      traceback.print_exc()
+    else:
+      _say(f"error: {message}")
+    processes.end(1)
+    return 1
+
+
+def find_job(name: str) -> Callable[..., dict[str, Any]]:
+  """The function of a job, `(config, workdir) -> results`."""
+  place = "flatness.job" if name == "flatness" else name
+  return getattr(importlib.import_module(f"jaxreg.train.jobs.{place}"), name)
+
+
+def _message(error: Exception) -> str | None:
+  """What to say of an error; None for a fault of the program, which its traceback reports."""
+  from jax.errors import JaxRuntimeError
+
+  match error:
+    case RunError():
+      return str(error)
+    case ModuleNotFoundError() if not (error.name or "").startswith("jaxreg"):
+      return str(error)
+    case OSError() | MemoryError() | JaxRuntimeError():
+      return first_line(error)
+    case _:
+      return None
+
+
+def _say(line: str) -> None:
+  print(f"{program()}: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def _mend_streams() -> None:

@@ -78,7 +78,7 @@ def test_what_is_not_installed_is_named_with_its_extra():
 def test_help_and_mistakes_import_no_program():
   """What trains or draws takes seconds to import, and is needed by no answer of the command line."""
   code = f"import json, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-  code += "from jaxreg.train.main import main\nsys.stdout = sys.stderr\n"
+  code += "from jaxreg.command import run as main\nsys.stdout = sys.stderr\n"
   for arguments in (["--list"], ["--help"], ["--version"], ["--config.epoch=3"], ["--config", "dropmx"]):
     code += f"main({arguments})\n"
   code += "print(json.dumps([*sys.modules]), file=sys.__stdout__)"
@@ -125,7 +125,7 @@ def test_the_default_run_needs_no_package_of_data_or_text(tmp_path):
   code = "import sys\nclass Missing:\n  def find_spec(self, name, *_):\n"
   code += f"    if name.partition('.')[0] in {names}: raise ModuleNotFoundError(name, name=name)\n"
   code += f"sys.meta_path.insert(0, Missing())\nsys.path.insert(0, {str(ROOT)!r})\n"
-  code += "from jaxreg.train.main import main\nsys.exit(main(sys.argv[1:]))"
+  code += "from jaxreg.command import run as main\nsys.exit(main(sys.argv[1:]))"
   arguments = ["--config", str(ROOT / "configs/softmax_digits.py"), "--config.epochs=1"]
   call = lambda *flags: subprocess.run(
     [sys.executable, "-c", code, *arguments, *flags], capture_output=True, text=True, cwd=tmp_path

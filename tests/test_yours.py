@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from jaxreg import train
+from jaxreg.command import run as main
 from jaxreg.train import cli
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.values import compared_rows
 from jaxreg.train.jobs.row_config import row_config
-from jaxreg.train.main import main
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.trackers import find_trackers
 

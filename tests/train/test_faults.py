@@ -21,9 +21,9 @@ import pytest
 import runs
 from fuzz_cases import damage_file, pick
 
+from jaxreg.command import run as main
 from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
-from jaxreg.train.main import main
 from jaxreg.train.run import manifest, results
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records

@@ -10,7 +10,7 @@ import pytest
 import runs
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxreg.train import main as program
+from jaxreg import command
 from jaxreg.train.jobs import evaluate as job
 from jaxreg.train.jobs import train as training
 
@@ -34,7 +34,7 @@ def main(monkeypatch):
     monkeypatch.setattr(where, name, accepted)
   monkeypatch.setattr("sys.dont_write_bytecode", True)  # of a configuration, beside it
   before = jax.config.jax_compilation_cache_dir
-  yield program.main
+  yield command.run
   jax.config.update("jax_compilation_cache_dir", before)
   compilation_cache.reset_cache()
 

@@ -9,9 +9,9 @@ TRAINER = runs.ROOT / "jaxreg" / "train"
 # From the bottom to the top: a room imports from itself and from the rooms before it.
 ROOMS = (
   *("errors", "keys", "lookup", "files", "user_cache"),
-  *("data", "step", "registry", "devices", "config", "run", "assemble", "jobs", "cli", "main"),
+  *("data", "step", "registry", "devices", "config", "run", "assemble", "jobs", "cli"),
 )
-SEE_CONFIGS = ("config", "assemble", "jobs", "cli", "main")
+SEE_CONFIGS = ("config", "assemble", "jobs", "cli")
 
 
 def room(file):
