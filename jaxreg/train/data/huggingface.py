@@ -200,7 +200,7 @@ class Encoded:
 def _decoded(data: Dataset) -> Dataset:
   """The data with all images decoded; they have one size, and are grey if the first is."""
   first = data.train.inputs
-  first.decoded(0)  # in one line, if it cannot be
+  first.decoded(0)  # a damaged image is an error of one line
   channels = 1 if is_grey(first.store.read(int(first.numbers[0]))) else 3
 
   def of(images: Images) -> np.ndarray:

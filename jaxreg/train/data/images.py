@@ -156,7 +156,7 @@ def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
     image.load()
     try:
       turn = dict(enumerate(UPRIGHT, 2)).get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF, in any of many ways, says nothing
+    except Exception:  # damaged EXIF raises many errors; the image is taken as upright
       turn = None
     if image.mode.startswith(("I", "F")):
       image = _of_8_bits(image)

@@ -23,9 +23,9 @@ def make_evaluate(
 ) -> Callable[..., PyTree]:
   """Builds `evaluate(states, source, *, final=True)`: the sums of the metrics over a whole split, by replica.
 
-  With `final=False`, it evaluates the current parameters, unless the run's average says `along`. The members
-  of an ensemble predict together; each metric then has one value per ensemble. Once `stop` returns True,
-  `evaluate` returns None.
+  With `final=False` it evaluates the current parameters, unless `Averaging.along` asks for the averaged ones.
+  The members of an ensemble predict together, and each metric has one value for each ensemble. Once `stop`
+  returns True, `evaluate` returns None.
   """
 
   def shown(state: TrainState, final: bool) -> TrainState:

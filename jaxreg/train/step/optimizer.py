@@ -56,7 +56,7 @@ def make_optimizer(
   step = chosen.bound(**given, **(network or {}))()
   chain: dict[str, optax.GradientTransformation] = {}
   if acts(clip_norm):
-    # A traced norm of 0 clips nothing, too.
+    # The norm may be traced; 0 means no clipping.
     chain["clip"] = optax.clip_by_global_norm(jnp.where(jnp.greater(clip_norm, 0), clip_norm, jnp.inf))
   if decaying and not decoupled:
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)

@@ -208,7 +208,7 @@ def _principal(samples: np.ndarray) -> PrincipalComponents:
 
 
 def _in_float64(compute: Callable[[], PyTree]) -> PyTree:
-  """The result in float64: float32 has no digits left for the noise beside a trajectory's drift."""
+  """The result in float64: in float32 the drift of a trajectory hides the noise around it."""
   with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
     return jax.device_get(compute())
 

@@ -198,7 +198,7 @@ def make_networks(
       params, model_state, program.examples(batch).inputs, key=None, train=False
     )[0]
     shapes = jax.eval_shape(forward, params, batch)
-    # Of a sequence's outputs there are too many.
+    # A sequence has a vector of outputs for each token, and `Split` needs one for each example.
     if set(shapes) != {"logits"} or shapes["logits"].ndim != 2:
       return None
     return (
