@@ -1,6 +1,6 @@
 """Our side of the benchmark of training steps, a process of its own; see `_steps_torch.py` for the lines.
 
-With `--xla` convolutions have the programs that XLA chooses, on every CPU.
+With `--xla` convolutions have the programs that XLA chooses, on every CPU; with `--onednn` they are oneDNN's.
 """
 
 import json
@@ -10,10 +10,13 @@ from _clock import now
 from _convolutions import NAME, make_convolutions
 from _steps import make_steps
 
+from jaxreg._onednn import request_onednn
 from jaxreg.models import _convolution
 
 if "--xla" in sys.argv:
   _convolution._has_avx2 = lambda: False
+if "--onednn" in sys.argv:
+  request_onednn()  # as `run.py` does for `onednn=True`
 
 FIELDS = {
   "MLP": ((28, 28, 1), 128, {"model.name": "MLP", "model.MLP.widths": (1024, 1024)}),

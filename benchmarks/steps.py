@@ -5,7 +5,7 @@
 
 The trainer's whole step with metrics and augmentation, batch 128 (LeNet 50). The convolutions of ResNet-20
 alone, with their gradients, are a floor of its step. Every contestant is a process of its own, and they run
-in turn. One contestant leaves the choice of the programs of convolutions to XLA.
+in turn. One contestant has oneDNN's convolutions, where JAX has them, and one leaves their choice to XLA.
 The last table has the steps beside a process on each core that is always busy.
 `--peer-python` is a Python with PyTorch. One device for each core is `JAX_NUM_CPU_DEVICES`. Our side keeps
 freed memory, as `run.py` does; one contestant leaves that to glibc.
@@ -21,6 +21,9 @@ from _peer import Peer
 from _report import Report, by_instructions, flags, milliseconds, ratios, spread
 from _steps import alternate
 
+from jaxreg._onednn import has_onednn
+
+ONEDNN = "jaxreg, onednn=True"
 UNCHANGED = {"MALLOC_ARENA_TEST": "8"}  # glibc's own default; a setting of the environment stays
 
 
@@ -44,6 +47,8 @@ def main() -> None:
     peers = {"PyTorch": theirs({})}
   else:
     print(f"{options.peer_python} has no PyTorch: left out; --peer-python names another Python")
+  if has_onednn():
+    peers[ONEDNN] = ours({}, sys.executable, "--onednn")
   peers |= {
     "jaxreg": ours({}),
     "jaxreg, glibc's memory": ours(UNCHANGED),
@@ -92,7 +97,8 @@ def under_load(
   report.table(table, "network", "contestant", "ms a step", "beside busy processes", "times its quiet step")
   for network in networks:
     if network != NAME:
-      runs = {name: peers[name].stepper(network) for name in ("PyTorch", "jaxreg") if name in peers}
+      names = [name for name in ("PyTorch", ONEDNN, "jaxreg") if name in peers]
+      runs = {name: peers[name].stepper(network) for name in names}
       busy = {f"{name}, busy": beside(run) for name, run in runs.items()}
       times = alternate({**runs, **busy}, rounds=rounds, seconds=seconds)
       for name in runs:

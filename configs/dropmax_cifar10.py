@@ -26,6 +26,7 @@ def get_config() -> Config:
   config.augment.std = (0.2470, 0.2435, 0.2616)
   config.model.name = "CifarResNet"
   config.model.CifarResNet.depth = 32
+  config.onednn = True
   config.method.name = "dropmax"
   config.optimizer.name = "sgd"
   config.optimizer.learning_rate = 0.1

@@ -27,6 +27,7 @@ def get_config() -> Config:
   config.augment.mean = (0.4914, 0.4822, 0.4465)
   config.augment.std = (0.2470, 0.2435, 0.2616)
   config.model.name = "Airbench"
+  config.onednn = True
   config.model.Airbench.widths = (64, 256, 256)
   config.model.Airbench.whitened = True
   config.method.name = "label_smoothing"

@@ -18,6 +18,7 @@ from typing import Any
 
 from jaxreg._extras import needs
 from jaxreg._host_memory import keep_freed_memory
+from jaxreg._onednn import request_onednn
 from jaxreg.train.errors import RunError, first_line, printable, program
 
 PACKAGE = Path(__file__).resolve().parent
@@ -75,6 +76,8 @@ def run(argv: list[str]) -> int:
     if call.config is None:
       print(call.text, end="")
       return 0
+    if call.config.onednn:
+      request_onednn()  # before the first use of a device
     processes.start(**call.processes)
     processes.check_platform()
     if processes.is_first():  # the imports that follow take seconds

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from jaxreg._onednn import uses_onednn
 from jaxreg.models._canonical_convolution import NUMBERS, canonical_convolution
 from jaxreg.typing import Array
 
@@ -101,8 +102,8 @@ def convolution(
     convolve, window_strides=strides, padding=padding, lhs_dilation=of_lhs, rhs_dilation=of_rhs
   )
   to_out = [to_out.index(axis) for axis in range(4)]
-  if float64:
-    return lax.transpose(plain(lhs, rhs), to_out)  # Eigen computes it in each form
+  if float64 or uses_onednn():
+    return lax.transpose(plain(lhs, rhs), to_out)  # never YNNPACK's
   dilated = functools.partial(
     convolve,
     window_strides=twice(strides),

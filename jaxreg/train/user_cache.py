@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import warnings
 from pathlib import Path
 
 import jax
@@ -37,6 +38,8 @@ def keep_compiled_programs(kind: str = "compiled") -> None:
   except (OSError, RuntimeError):  # the home cannot be written, or is not known
     return
   jax.config.update("jax_compilation_cache_dir", str(folder))
+  # Programs with calls of oneDNN cannot be kept.
+  warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry .*bad_alloc")
   # By default JAX keeps what took it a second to compile: few programs of a small network do.
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 

@@ -1,7 +1,10 @@
 """The convolution of the networks: its values, its derivatives, and the programs that compute them."""
 
 import itertools
+import os
 import re
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
@@ -13,7 +16,8 @@ from flax import nnx
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxreg.models import _convolution, convolution
+from jaxreg import _onednn
+from jaxreg.models import _canonical_convolution, _convolution, convolution
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 # Channels in and out, and options: with 24 channels values and both derivatives have forms of their own.
@@ -76,10 +80,28 @@ def by_definition(x, kernel, *, window_strides, padding, lhs_dilation=(1, 1), rh
   return total
 
 
+@pytest.fixture
+def onednn(request, monkeypatch):
+  """The forms for oneDNN, whichever library computes them here."""
+  if request.param:
+    for module in (_convolution, _canonical_convolution):
+      monkeypatch.setattr(module, "uses_onednn", lambda: True)
+
+
+ONEDNN = pytest.mark.parametrize("onednn", [False, True], ids=["by XLA", "by oneDNN"], indirect=True)
+
+
 @pytest.mark.thorough
+@ONEDNN
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_derivatives_are_those_of_the_definition(name):
+def test_values_and_derivatives_are_those_of_the_definition(name, onednn):
   check_by_definition(*CASES[name])
+
+
+@pytest.mark.parametrize("onednn", [True], indirect=True)
+def test_the_gradient_of_a_kernel_by_onednn_from_parts_of_a_batch(onednn, monkeypatch):
+  monkeypatch.setattr(jax, "device_count", lambda: 1)
+  check_by_definition((24, 24), {"padding": ((0, 1), (1, 0)), "window_strides": (1, 2)}, images=48)
 
 
 @pytest.mark.thorough
@@ -121,8 +143,9 @@ def check_by_definition(channels, options, images=8):
 
 
 @pytest.mark.thorough
+@ONEDNN
 @pytest.mark.parametrize("name", CASES)
-def test_products_with_the_hessian_are_those_of_jax(name):
+def test_products_with_the_hessian_are_those_of_jax(name, onednn):
   channels, options = CASES[name]
   options = options_of(options)
   x, kernel = arguments(channels)
@@ -318,3 +341,37 @@ def test_memory_is_that_of_jax(avx2):
     stack(convolve).lower(kernels, x).compile().memory_analysis().temp_size_in_bytes
   )
   assert temporary(convolution) <= 1.15 * temporary(lax.conv_general_dilated)
+
+
+@pytest.mark.thorough
+def test_onednn_is_requested_of_a_jax_that_has_it_and_computes_all_three():
+  """In a process of its own, because XLA reads its flags once."""
+  program = """
+import os
+from jaxreg._onednn import request_onednn
+asked = request_onednn()
+import jax, jax.numpy as jnp, numpy as np
+from jaxreg.models import convolution
+x = jax.random.normal(jax.random.key(0), (32, 9, 9, 24))
+k = jax.random.normal(jax.random.key(1), (3, 3, 24, 40))
+window = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+step = lambda f: jax.value_and_grad(lambda x, k: jnp.sum(jnp.sin(f(x, k, **window))), (0, 1))
+ours = jax.jit(step(convolution))
+text = ours.lower(x, k).compile().as_text()
+with jax.enable_x64(True):
+  exact = step(jax.lax.conv_general_dilated)(x.astype(jnp.float64), k.astype(jnp.float64))
+close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
+jax.tree.map(close, ours(x, k), exact)
+print(asked, text.count("__onednn$convolution"), os.environ.get("XLA_FLAGS", ""))
+"""
+  run = lambda **more: subprocess.run(
+    [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=plain | more
+  )
+  plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+  asked, number, *flags = run().stdout.split()
+  if asked == "True":
+    assert (int(number) >= 3, flags) == (True, [*_onednn.FLAGS])
+  else:
+    assert (number, flags) == ("0", [])
+  mine = "--xla_cpu_experimental_onednn_custom_call=false"
+  assert run(XLA_FLAGS=mine).stdout.split() == ["False", "0", mine]

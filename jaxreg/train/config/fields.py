@@ -413,6 +413,9 @@ class Config(Group):
     "float32", "Number format of the layers; parameters, losses and masks are float32."
   )
   compilation_cache: bool = field(True, "Keep compiled programs in ~/.cache/jaxreg.", scope="call")
+  onednn: bool = field(
+    False, "Convolutions on a CPU by oneDNN, with JAX 0.12: faster, but compiled at every start."
+  )
   stacks_after: float = field(
     30.0,
     "Minutes of a step after which all stacks go to stacks-<process>.txt; 0: never.",
