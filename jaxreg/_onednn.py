@@ -12,7 +12,7 @@ FLAGS = (
 
 
 def has_onednn() -> bool:
-  """Whether XLA knows the flags. They are experimental, and XLA ends a program whose flags it does not know."""
+  """Whether XLA knows the flags, which are experimental; XLA ends a program whose flags it does not know."""
   return importlib.metadata.version("jaxlib").startswith("0.12.") and platform.machine() == "x86_64"
 
 
