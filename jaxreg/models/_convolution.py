@@ -40,7 +40,7 @@ def convolution(
     dilated input. So a factor of 2 is put into both dilations, the stride and the padding of the first axis:
     the sums stay the same, and Eigen computes them.
   - On the same CPUs, the gradient of the images of a strided or unpadded convolution leaves out zeros.
-  - If `XLA_FLAGS` asks for oneDNN, which JAX 0.12 has, no form is needed but one for the gradient of a kernel.
+  - If `XLA_FLAGS` asks for oneDNN, which JAX 0.12 has, only the gradient of a kernel has a form of its own.
   - XLA has fast programs for one order of axes, and the derivatives of JAX's function have others. XLA mends
     that outside loops only: in `scan`, `map` and `while_loop` gradients take 20 times as long. Here they are
     convolutions with the axes in that order.
