@@ -649,6 +649,15 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
     assert "the same command continues" in err
 
 
+def test_onednn_is_requested_where_the_configuration_says_so(run, calls, monkeypatch):
+  asked = []
+  monkeypatch.setattr(command, "request_onednn", lambda: asked.append(len(calls)))
+  assert run.run(["--config", DIGITS]) == 0
+  assert not asked
+  assert run.run(["--config", DIGITS, "--config.onednn=True"]) == 0
+  assert asked == [1]  # before the job
+
+
 def test_writers_of_a_failed_save_say_nothing_and_all_else_is_told(capsys):
   """They come one by one, each with a traceback of its own, before the line that tells of the save."""
   command._report_uncaught(RuntimeError, RuntimeError("Event loop is closed"), None)
