@@ -34,7 +34,6 @@ def get_config(variant: str = "paper") -> Config:
   config.data.tfds.order = "id"
   config.model.name = "CifarResNet"
   config.model.CifarResNet.depth = 20
-  config.onednn = True
   config.method.name = "softmax"
   config.optimizer.name = "sgd"
   config.flatness.mask = ("backbone/stage0_block0/Conv_0/kernel",)

@@ -38,7 +38,7 @@ def run(monkeypatch, tmp_path, tmp_path_factory):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
   names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
   before = {name: getattr(jax.config, name) for name in names}
-  yield command
+  yield command.run
   # `run` is for a program of its own, and points the cache of compiled programs at the user's folder.
   for name, value in before.items():
     jax.config.update(name, value)
@@ -69,7 +69,7 @@ def files(folder):
 def refuses(run, capsys, tmp_path):
   def check(arguments, *needles):
     before = files(tmp_path)
-    status = run.run([str(argument) for argument in arguments])
+    status = run([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     assert status == 1
     assert out == ""
@@ -106,8 +106,7 @@ def test_what_nothing_reads(refuses, run, calls, argument, chosen):
   group, name, _ = field.rsplit(".", 2)
   several = "names" in chosen
   assert (
-    run.run([f"--config.{argument}", f"--config.{group}.name{f's=({name!r},)' if several else f'={name}'}"])
-    == 0
+    run([f"--config.{argument}", f"--config.{group}.name{f's=({name!r},)' if several else f'={name}'}"]) == 0
   )
 
 
@@ -120,7 +119,7 @@ def test_rows_may_read_what_the_config_does_not():
 def test_configs_from_another_folder_and_by_their_bare_names(run, calls, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   for name in ("configs/softmax_digits.py", "softmax_digits.py", "softmax_digits", "toolbox_digits:l1"):
-    assert run.run(["--config", name]) == 0
+    assert run(["--config", name]) == 0
   assert [workdir.name for _, _, workdir in calls] == [*["softmax_digits"] * 3, "toolbox_digits-l1"]
 
 
@@ -229,7 +228,7 @@ def test_values_that_mean_nothing(refuses, given, message):
 def test_an_operation_that_is_named_twice_is_drawn_twice_as_often(run, calls, name):
   """As the functions say: a weighting, and no slip as in other fields."""
   given = [f"augment.names=({name!r},)", f"augment.{name}.operations=('rotate','rotate','identity')"]
-  assert run.run([f"--config.{each}" for each in given]) == 0
+  assert run([f"--config.{each}" for each in given]) == 0
   assert calls[0][1].augment[name].operations == ("rotate", "rotate", "identity")
 
 
@@ -299,7 +298,7 @@ def test_a_suggestion_is_not_hidden_by_a_list(refuses):
 
 
 def test_the_version(run, capsys):
-  assert run.run(["--version"]) == 0
+  assert run(["--version"]) == 0
   assert capsys.readouterr().out == f"jaxreg {jaxreg.__version__}\n"
 
 
@@ -377,7 +376,7 @@ def test_a_config_that_is_no_config(refuses, tmp_path, content, message):
   ids=" ".join,
 )
 def test_the_order_of_flags_does_not_matter(run, calls, arguments):
-  assert run.run(arguments) == 0
+  assert run(arguments) == 0
   ((job, config, workdir),) = calls
   assert (job, config.epochs, config.method.name) == ("train", 1, "softmax")
   if any("workdir" in argument for argument in arguments):
@@ -389,7 +388,7 @@ def test_the_order_of_flags_does_not_matter(run, calls, arguments):
 def test_overrides_have_the_type_of_the_field(run, calls):
   arguments = ["--config.model.MLP.widths=(8,)", "--config.optimizer.adam.b1=0.8"]
   arguments += ["--config.optimizer.adam.nesterov=true", "--config.optimizer.learning_rate=1"]
-  assert run.run(arguments) == 0
+  assert run(arguments) == 0
   config = calls[0][1]
   assert config.model.MLP.widths == (8,)
   assert config.optimizer.adam.b1 == 0.8
@@ -407,7 +406,7 @@ def test_overrides_have_the_type_of_the_field(run, calls):
 )
 def test_of_repeated_flags_the_last_one_holds(run, calls, arguments, widths):
   """ml_collections joins those of tuples."""
-  assert run.run(["--config.epochs=2", *arguments, "--config.epochs=3"]) == 0
+  assert run(["--config.epochs=2", *arguments, "--config.epochs=3"]) == 0
   config = calls[0][1]
   assert (config.model.MLP.widths, config.epochs) == (widths, 3)
 
@@ -415,7 +414,7 @@ def test_of_repeated_flags_the_last_one_holds(run, calls, arguments, widths):
 @pytest.mark.parametrize("given", ["file://{}/a", "~/a"])
 def test_a_work_directory_is_where_people_mean(run, calls, monkeypatch, tmp_path, given):
   monkeypatch.setenv("HOME", str(tmp_path))
-  assert run.run(["--workdir", given.format(tmp_path)]) == 0
+  assert run(["--workdir", given.format(tmp_path)]) == 0
   assert calls[0][2] == tmp_path / "a"
 
 
@@ -425,7 +424,7 @@ def test_a_config_may_be_a_url_of_this_machine_only(run, refuses, calls, tmp_pat
     "from jaxreg.train import base_config\n\n\ndef get_config(argument=''):\n  return base_config()\n"
   )
   for given, name in ((f"file://{tmp_path}/mine.py", "mine"), (f"file:{tmp_path}/mine.py:v", "mine-v")):
-    assert run.run(["--config", given]) == 0
+    assert run(["--config", given]) == 0
     assert calls[-1][2] == Path("runs") / name
 
 
@@ -435,7 +434,7 @@ def test_an_argument_of_a_config_stays_in_runs(run, calls, tmp_path, argument):
   (tmp_path / "mine.py").write_text(
     "from jaxreg.train import base_config\n\n\ndef get_config(argument):\n  return base_config()\n"
   )
-  assert run.run(["--config", f"mine.py:{argument}"]) == 0
+  assert run(["--config", f"mine.py:{argument}"]) == 0
   workdir = calls[0][2]
   assert workdir.parent == Path("runs")
   assert workdir.name.startswith("mine-")
@@ -464,7 +463,7 @@ def test_values_of_wrong_types_in_a_config_are_named(refuses, tmp_path, monkeypa
 
 
 def test_no_arguments_are_the_default_config(run, calls):
-  assert run.run([]) == 0
+  assert run([]) == 0
   ((job, config, workdir),) = calls
   assert (job, workdir) == ("train", Path("runs/dropmax_digits"))
   assert flatten(config) == flatten(cli.parse(["--config", DIGITS], CONFIGS).config)
@@ -476,7 +475,7 @@ def test_no_arguments_are_the_default_config(run, calls):
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
 def test_help_shows_what_the_job_reads(run, capsys, tmp_path, flag):
-  assert run.run(["--config", SOFTMAX, flag]) == 0
+  assert run(["--config", SOFTMAX, flag]) == 0
   out, err = capsys.readouterr()
   assert err == ""
   fields = flatten(cli.parse(["--config", SOFTMAX], CONFIGS).config)
@@ -509,7 +508,7 @@ def test_help_shows_what_the_job_reads(run, capsys, tmp_path, flag):
 
 
 def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
-  assert run.run(["--config", f"{CONFIGS}/compare_optimizers_mnist5k.py", "--help"]) == 0
+  assert run(["--config", f"{CONFIGS}/compare_optimizers_mnist5k.py", "--help"]) == 0
   out = capsys.readouterr().out
   for field in ("compare.seeds", "optimizer.path_sgd.", "optimizer.trust_region.blocks", "data.idx.path"):
     assert f"--config.{field}" in out
@@ -530,7 +529,7 @@ def test_every_field_has_a_description_and_each_description_a_field():
 
 @pytest.mark.thorough
 def test_list_shows_every_config_with_its_variants(run, capsys):
-  assert run.run(["--list"]) == 0
+  assert run(["--list"]) == 0
   lines = capsys.readouterr().out.splitlines()
   assert max(map(len, lines)) <= 80
   names = [path.name for path in sorted(CONFIGS.glob("*.py")) if not path.name.startswith("_")]
@@ -639,7 +638,7 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
       raise error
 
     monkeypatch.setattr(command, "find_job", lambda _, job=job: job)
-    assert run.run([]) == status
+    assert run([]) == status
     out, err = capsys.readouterr()
     assert out == ""
     first, *others = err.splitlines()
@@ -652,9 +651,9 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
 def test_onednn_is_requested_where_the_configuration_says_so(run, calls, monkeypatch):
   asked = []
   monkeypatch.setattr(command, "request_onednn", lambda: asked.append(len(calls)))
-  assert run.run(["--config", DIGITS]) == 0
+  assert run(["--config", DIGITS]) == 0
   assert not asked
-  assert run.run(["--config", DIGITS, "--config.onednn=True"]) == 0
+  assert run(["--config", DIGITS, "--config.onednn=True"]) == 0
   assert asked == [1]  # before the job
 
 
@@ -671,7 +670,7 @@ def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
   arguments = ["--config.epochs=1", "--config", SOFTMAX, "--config.model.MLP.widths=(8,)"]
   arguments += ["--config.data.limit=64", "--config.compilation_cache=False"]
-  assert run.run(arguments) == 0
+  assert run(arguments) == 0
   out = capsys.readouterr().out.splitlines()
   (workdir,) = (tmp_path / "runs").iterdir()
   assert workdir.name.startswith("softmax_digits-")
@@ -686,7 +685,7 @@ def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   compilation_cache.reset_cache()
   arguments[-1] = "--config.compilation_cache=True"
-  assert run.run([*arguments, "--config.job=evaluate", "--config.evaluate.split=val"]) == 0
+  assert run([*arguments, "--config.job=evaluate", "--config.evaluate.split=val"]) == 0
   assert times() == before
   assert list((cache / "jaxreg" / "compiled").glob(f"jax-{jax.__version__}-*/*-cache"))
   out = capsys.readouterr().out.splitlines()
