@@ -18,6 +18,8 @@ if "--xla" in sys.argv:
 if "--onednn" in sys.argv:
   request_onednn()  # as `run.py` does for `onednn=True`
 
+# The optimizer of `_steps_torch.py`.
+COMMON = {"method.name": "softmax", "optimizer.name": "sgd", "optimizer.sgd.momentum": 0.9}
 FIELDS = {
   "MLP": ((28, 28, 1), 128, {"model.name": "MLP", "model.MLP.widths": (1024, 1024)}),
   "LeNet": ((28, 28, 1), 50, {"model.name": "LeNet"}),
@@ -44,7 +46,7 @@ def main() -> None:
 def make(name):
   if name == NAME:
     return make_convolutions()
-  return make_steps(*FIELDS[name][:2], {"method.name": "softmax", **FIELDS[name][2]})
+  return make_steps(*FIELDS[name][:2], {**COMMON, **FIELDS[name][2]})
 
 
 if __name__ == "__main__":

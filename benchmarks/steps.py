@@ -3,9 +3,10 @@
     python benchmarks/steps.py [--rounds 7] [--networks MLP,LeNet,ResNet-20] [--peer-python PYTHON]
       [--other-python PYTHON] [--no-load]
 
-The trainer's whole step with metrics and augmentation, batch 128 (LeNet 50). The convolutions of ResNet-20
-alone, with their gradients, are a floor of its step. Every contestant is a process of its own, and they run
-in turn. One contestant has oneDNN's convolutions, where JAX has them, and one leaves their choice to XLA.
+The trainer's whole step with metrics and augmentation; SGD with momentum, batch 128 (LeNet 50). The
+convolutions of ResNet-20 alone, with their gradients, are a floor of its step. Every contestant is a process
+of its own, and they run in turn. One contestant has oneDNN's convolutions, where JAX has them, and one leaves
+their choice to XLA.
 The last table has the steps beside a process on each core that is always busy.
 `--peer-python` is a Python with PyTorch. One device for each core is `JAX_NUM_CPU_DEVICES`. Our side keeps
 freed memory, as `run.py` does; one contestant leaves that to glibc.
