@@ -104,7 +104,7 @@ def test_digits_are_split_60_20_20_stratified_and_disjoint():
 def test_digits_are_always_the_same():
   one, other = sources.digits(), sources.digits()
   assert one.describe() == other.describe()
-  # Recorded once: another version of scikit-learn must not silently give another split.
+  # Recorded once: results on pages are of this split.
   assert one.describe().crc32 == {"train": 1022131263, "val": 2543224565, "test": 3709806764}
 
 

@@ -98,12 +98,12 @@ def of_each(values: Values, number: int) -> list[Values]:
 
 def averaged(values: Values) -> dict[str, float]:
   """Means over the replicas; several also give half the width of a 95 % confidence interval (Student's t)."""
-  from scipy.special import stdtrit  # its import takes a moment, and help needs none
-
   means: dict[str, float] = {}
   for name, runs in values.items():
     means[name] = float(np.mean(runs))
     if np.size(runs) > 1:
+      from scipy.special import stdtrit  # its import takes a moment, and one run needs none
+
       quantile = stdtrit(np.size(runs) - 1, 0.975)
       means[f"{name}_ci95"] = float(quantile * np.std(runs, ddof=1) / np.sqrt(np.size(runs)))
   return means

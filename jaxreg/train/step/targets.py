@@ -2,11 +2,11 @@
 """What the labels of a run are, classes or numbers: how predictions are averaged and measured."""
 
 import dataclasses
+from statistics import NormalDist
 from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtri
 
 from jaxreg import calibration, ensembles, losses
 from jaxreg.train.step.batch import Examples, Standard
@@ -90,13 +90,14 @@ class Numbers:
       return (), predictions[..., :0]
     levels = (self.alpha / 2, *(number / 10 for number in range(1, 10)), 1 - self.alpha / 2)
     levels = tuple(sorted(set(levels)))
-    return levels, predictions[..., :1] + np.sqrt(predictions[..., 1:]) * ndtri(np.array(levels))
+    standard = np.array([NormalDist().inv_cdf(level) for level in levels])
+    return levels, predictions[..., :1] + np.sqrt(predictions[..., 1:]) * standard
 
   def interval(self, predictions: Array) -> tuple[Array, Array]:
     """The ends of the interval that a prediction gives: its outer quantiles, or those of a Gaussian."""
     if self.predicts == "quantiles":
       return predictions[..., 0], predictions[..., -1]
-    half = float(ndtri(1 - self.alpha / 2)) * jnp.sqrt(predictions[..., 1])
+    half = NormalDist().inv_cdf(1 - self.alpha / 2) * jnp.sqrt(predictions[..., 1])
     return predictions[..., 0] - half, predictions[..., 0] + half
 
   def metrics(self, predictions: Array, examples: Examples) -> Sums:
