@@ -1,6 +1,6 @@
 """Training steps on a CPU beside PyTorch's, and with a device of JAX for each core.
 
-    python benchmarks/steps.py [--rounds 7] [--networks MLP,LeNet,ResNet-20] [--peer-python PYTHON]
+    python benchmarks/steps.py [--rounds 11] [--networks MLP,LeNet,ResNet-20] [--peer-python PYTHON]
       [--other-python PYTHON] [--no-load]
 
 The trainer's whole step with metrics and augmentation; SGD with momentum, batch 128 (LeNet 50). The
@@ -29,7 +29,7 @@ UNCHANGED = {"MALLOC_ARENA_TEST": "8"}  # glibc's own default; a setting of the 
 
 
 def main() -> None:
-  parser = flags(__doc__, rounds=7)
+  parser = flags(__doc__, rounds=11)
   parser.add_argument("--networks", default=f"MLP,LeNet,ResNet-20,{NAME}")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   parser.add_argument("--other-python", help="a second Python with what jaxreg needs: one more contestant")
