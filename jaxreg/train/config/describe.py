@@ -118,7 +118,7 @@ def _functions(field: str, flat: Flat) -> list[tuple[Callable[..., object], str]
     return [(function, field.rpartition(".")[2])] if function else []
   group, choice, name = found
   places = {"method": (losses,), "regularizers": (penalties, adversarial, losses), "average": (averaging,)}
-  ours = (getattr(place, choice, None) for place in places.get(group, ()))
+  ours = (vars(place).get(choice) for place in places.get(group, ()))
   functions = [*_entries(group, choice, flat), *ours]
   part, dot, name = name.rpartition(".")
   functions = [getattr(function, part, function) for function in functions] if dot else functions
