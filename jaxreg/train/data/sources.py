@@ -28,8 +28,6 @@ ATTRIBUTES = {
 def digits(*, attributes: bool = False) -> Dataset:
   """scikit-learn's 1797 handwritten digits, 8x8 pixels: 60/20/20 per cent, stratified, always the same.
 
-  They lie beside this file, because the import of scikit-learn would be a quarter of a run's start.
-
   Args:
     attributes: give each digit four labels in place of its class: whether it is even, is prime, has a loop
       and is above 4.
@@ -38,7 +36,7 @@ def digits(*, attributes: bool = False) -> Dataset:
     Alpaydin, Kaynak, `Optical Recognition of Handwritten Digits`, UCI Machine Learning Repository, 1998
     (CC BY 4.0).
   """
-  arrays = read_npz(Path(__file__).with_name("digits.npz"))
+  arrays = read_npz(Path(__file__).with_name("digits.npz"))  # scikit-learn has them, too, but starts slowly
 
   def split(part: str) -> Split:
     labels = arrays[f"y_{part}"]
