@@ -10,6 +10,8 @@ import threading
 
 import pyte
 
+END = b"\0"  # no end of file: a helper process of multiprocessing may keep the terminal open
+
 
 class Terminal:
   """A context manager; `file` takes the place of `sys.stderr`, and at the end `lines` has what stays.
@@ -28,13 +30,12 @@ class Terminal:
     return self
 
   def _read(self) -> None:
-    try:
-      while part := os.read(self._ours, 65536):
-        self.output += part
-    except OSError:  # the other end is closed
-      pass
+    while not self.output.endswith(END):
+      self.output += os.read(self._ours, 65536)
+    self.output = self.output.removesuffix(END)
 
   def __exit__(self, *exception: object) -> None:
+    self.file.write(END.decode())
     self.file.close()
     self._reader.join()
     os.close(self._ours)
