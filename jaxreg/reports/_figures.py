@@ -100,8 +100,11 @@ def _errors(seeds: Sequence[Arrays], title: str) -> Figures:
 
 def _calibration(by_label: ByLabel) -> Figures:
   def bins(name: str) -> dict[str, Bins]:
-    summed = lambda seeds, part: np.sum([arrays[name + part] for arrays in seeds], axis=0)
-    return {label: Bins(*(summed(seeds, part) for part in Bins._fields)) for label, seeds in by_label.items()}
+    def summed(seeds: Sequence[Arrays]) -> Bins:
+      parts: list[Any] = [np.sum([arrays[name + part] for arrays in seeds], axis=0) for part in Bins._fields]
+      return Bins(*parts)
+
+    return {label: summed(seeds) for label, seeds in by_label.items()}
 
   curves = bins("")
   if len(by_label) == 1:

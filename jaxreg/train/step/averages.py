@@ -139,9 +139,10 @@ def _collecting(
   first, period = jnp.round(start * num_steps).astype(jnp.int32), every or steps_per_epoch
 
   def step(kept: tuple[PyTree, Array], params: Params, number: Array) -> tuple[PyTree, Array]:
-    state, length = kept
+    old, length = kept
     # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
-    state = jax.lax.cond(length == num_steps, _keep, functools.partial(jax.tree.map, jnp.zeros_like), state)
+    none = functools.partial(jax.tree.map, jnp.zeros_like)
+    state: PyTree = jax.lax.cond(length == num_steps, _keep, none, old)
     # Counted back from the end, so that the last iterate is always in the mean.
     takes = (number > jnp.minimum(first, num_steps - 1)) & ((num_steps - number) % period == 0)
     return jax.lax.cond(takes, update, _keep, state, params), jnp.int32(num_steps)
