@@ -141,8 +141,8 @@ def _collecting(
   def step(kept: tuple[PyTree, Array], params: Params, number: Array) -> tuple[PyTree, Array]:
     old, length = kept
     # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
-    none = functools.partial(jax.tree.map, jnp.zeros_like)
-    state: PyTree = jax.lax.cond(length == num_steps, _keep, none, old)
+    zeros = functools.partial(jax.tree.map, jnp.zeros_like)
+    state: PyTree = jax.lax.cond(length == num_steps, _keep, zeros, old)
     # Counted back from the end, so that the last iterate is always in the mean.
     takes = (number > jnp.minimum(first, num_steps - 1)) & ((num_steps - number) % period == 0)
     return jax.lax.cond(takes, update, _keep, state, params), jnp.int32(num_steps)
