@@ -35,8 +35,8 @@ def convolution(
   - XLA computes cheap operations anew for everything that reads them. The gradient of a kernel would so
     compute all residual blocks before it again. XLA computes a division once, so the input is divided by a
     one that XLA cannot see through.
-  - XLA gives float32 convolutions over two axes to YNNPACK. On CPUs with AVX2 or AVX-512, that takes longer
-    for the gradient of a kernel than Eigen, and one thread for everything in JAX 0.10. YNNPACK takes no
+  - XLA gives float32 convolutions over two axes to YNNPACK. On most CPUs with AVX2, that takes longer for
+    the gradient of a kernel than Eigen, and one thread for everything in JAX 0.10. YNNPACK takes no
     dilated input. So a factor of 2 is put into both dilations, the stride and the padding of the first axis:
     the sums stay the same, and Eigen computes them.
   - On the same CPUs, the gradient of the images of a strided or unpadded convolution leaves out zeros.

@@ -10,7 +10,8 @@ import threading
 
 import pyte
 
-END = b"\0"  # no end of file: a helper process of multiprocessing may keep the terminal open
+# The end of the file may never come, because a helper process of multiprocessing can keep the terminal open.
+END = b"\0"
 
 
 class Terminal:
