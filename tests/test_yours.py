@@ -242,12 +242,12 @@ def test_a_config_may_name_them_and_set_their_options(theirs):
 def test_a_config_may_add_a_row(theirs, monkeypatch, when):
   monkeypatch.setitem(REGISTRY["method"], "mine", None)  # removes it after the test
   del REGISTRY["method"]["mine"]
-  row = "REGISTRY['method']['mine'] = Entry(of_logits(losses.focal, 'mine'), 'method')\n"
+  row = "REGISTRY['method']['mine'] = Entry(on_logits(losses.focal, 'mine'), 'method')\n"
   made = "config = base_config()\n"
   (theirs / "mine.py").write_text(
     "from jaxreg import losses\nfrom jaxreg.train import base_config\n"
     "from jaxreg.train.lookup import Entry\nfrom jaxreg.train.registry import REGISTRY\n"
-    "from jaxreg.train.step.methods import of_logits\n\n\ndef get_config():\n"
+    "from jaxreg.train.methods.softmax import on_logits\n\n\ndef get_config():\n"
     f"  {row if when == 'before' else made}  {made if when == 'before' else row}"
     "  config.method.name = 'mine'\n  return config\n"
   )

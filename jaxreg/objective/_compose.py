@@ -44,7 +44,9 @@ class Composed:
   def __call__(
     self, params: Params, batch: Batch, *, key: Key | None = None, step: ArrayLike | None = None
   ) -> Any:
-    metrics, _, aux = self._books(params, batch, key, step)
+    weights, batch = self._weighted(self._perturbed(batch, key, step))
+    data, aux = self._forward(params, batch, key, step=step)
+    metrics = self._metrics(data, aux, params, batch, weights, key, step)
     total, count = metrics["loss"]
     loss = total / jnp.where(count > 0, count, 1)
     metrics = jax.lax.stop_gradient(metrics)
@@ -76,7 +78,10 @@ class Composed:
     """
 
     def contributions(objective: Composed, params: Params) -> dict[str, Array]:
-      metrics, data, _ = objective._books(params, batch, None if key is None else jax.random.clone(key), step)
+      own = None if key is None else jax.random.clone(key)
+      weights, perturbed = objective._weighted(objective._perturbed(batch, own, step))
+      data, aux = objective._forward(params, perturbed, own, step=step)
+      metrics = objective._metrics(data, aux, params, perturbed, weights, own, step)
       means = {name: total / jnp.where(count > 0, count, 1) for name, (total, count) in metrics.items()}
       return {**means, "data": functools.reduce(jnp.add, (means[name] for name in data))}
 
@@ -92,21 +97,22 @@ class Composed:
       params,
     )
 
-  def _books(
-    self, params: Params, batch: Batch, key: Key | None, step: ArrayLike | None
-  ) -> tuple[Metrics, tuple[str, ...], Any]:
-    """The sum and count of every term and of all, the names of the loss's own terms, and the aux value."""
-    if key is not None and not all(isinstance(term, Penalty) for term in self.terms.values()):
-      check_key(key)
-    batch = self._perturbed(batch, key, step)
-    weights, batch = self._weighted(batch)
-    run = functools.partial(self._run, step=step)
-    data, aux = run(params, batch, key)
+  def _metrics(
+    self,
+    data: dict[str, Array],
+    aux: Any,
+    params: Params,
+    batch: Batch,
+    weights: Array | None,
+    key: Key | None,
+    step: ArrayLike | None,
+  ) -> Metrics:
+    """The sum and count of every term and of their total, `loss`."""
     count = _count(data, weights)
     metrics = {name: _entry(value, weights, count, name) for name, value in data.items()}
 
     def again(params: Params, batch: Batch, key: Key | None) -> Pass:
-      data, aux = run(params, batch, key)
+      data, aux = self._forward(params, batch, key, step=step)
       return Pass(_sum(data), aux)
 
     view = View(params, batch, key, step, weights, _sum(data), aux, again)
@@ -117,18 +123,20 @@ class Composed:
         raise ValueError(f"the name of a term must not be loss, data or the loss's own, got {name!r}")
       weight, function = at_step(term.weight, step, f"weight of {name}"), bound(term, step, name)
       if isinstance(term, Penalty):
-        value, of_term = check_floating(function(params), f"the penalty {name}", shape=()), weights
+        value, term_weights = check_floating(function(params), f"the penalty {name}", shape=()), weights
       else:
         value = check_floating(function(None if key is None else named(key, name), view), f"the term {name}")
-        of_term = weights if term.weights_fn is None else term.weights_fn(batch)
-      metrics[name] = _entry(jnp.multiply(weight, wide(value)), of_term, count, name)
+        term_weights = weights if term.weights_fn is None else term.weights_fn(batch)
+      metrics[name] = _entry(jnp.multiply(weight, wide(value)), term_weights, count, name)
     total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
-    return {**metrics, "loss": (total, count)}, tuple(data), aux
+    return {**metrics, "loss": (total, count)}
 
   def _perturbed(self, batch: Batch, key: Key | None, step: ArrayLike | None) -> Batch:
     """The batch after the perturbations that are drawn once."""
     if key is None:
       return batch
+    if not all(isinstance(term, Penalty) for term in self.terms.values()):
+      check_key(key)
     for name, term in self._perturbations(*PER_BATCH):
       own, function = named(key, name), bound(term, step, name)
       if term.on == "batch":
@@ -160,7 +168,7 @@ class Composed:
         batch = {**batch, "inputs": zero_elsewhere(counts, jnp.asarray(batch["inputs"]))}
     return weights, batch
 
-  def _run(self, params: Params, batch: Batch, key: Key | None, *, step: ArrayLike | None) -> _Values:
+  def _forward(self, params: Params, batch: Batch, key: Key | None, *, step: ArrayLike | None) -> _Values:
     """One forward pass, with the perturbations of its key."""
     given: dict[str, Any] = {}
     if _takes_perturb(self.loss_fn):

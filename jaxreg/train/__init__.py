@@ -37,18 +37,18 @@ if TYPE_CHECKING:
   from jaxreg.train.jobs.report import report as report
   from jaxreg.train.jobs.train import train as train
   from jaxreg.train.jobs.translate import translate as translate
+  from jaxreg.train.methods.method import Method as Method
+  from jaxreg.train.modules.functions import Backbone as Backbone
   from jaxreg.train.run.interrupt import Interrupted as Interrupted
-  from jaxreg.train.step.adapted import Backbone as Backbone
-  from jaxreg.train.step.methods import Method as Method
   from jaxreg.train.step.program import Program as Program
 
 # Where each public name is: it is imported on first use, because help and mistakes need no program.
 _PLACES = {
-  "Backbone": "step.adapted",
+  "Backbone": "modules.functions",
   "Config": "config.choices",
   "Dataset": "data.dataset",
   "Interrupted": "run.interrupt",
-  "Method": "step.methods",
+  "Method": "methods.method",
   "Program": "step.program",
   "RunError": "errors",
   "Split": "data.dataset",

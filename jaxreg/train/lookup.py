@@ -81,6 +81,11 @@ def parameters(function: object) -> Mapping[str, inspect.Parameter]:
     return {}
 
 
+def takes_any(function: object) -> bool:
+  """Whether a function takes any keyword argument."""
+  return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters(function).values())
+
+
 def options(function: object, skip: Collection[str] = (), defaults: Options | None = None) -> Fields:
   """The parameters of a function that have plain defaults, except `skip`; `defaults` takes precedence."""
   found = {name: parameter.default for name, parameter in parameters(function).items()} | dict(defaults or {})

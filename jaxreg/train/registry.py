@@ -11,20 +11,18 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import optax
-from flax import linen as nn
 
-from jaxreg import augment, constraints, losses, models, noise, optim, penalties
-from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
-from jaxreg.losses._dropmax_qp import dropmax_qp_terms
-from jaxreg.models import _method_heads as heads
+from jaxreg import augment, constraints, models, noise, optim, penalties
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.lookup import Chosen, Entry, Fields, imported, is_yours, options, parameters, short, shown
-from jaxreg.train.step import adapted, averages, optimizer, schedule, terms
-from jaxreg.train.step import methods as rules
-from jaxreg.train.step.methods import Method, of_logits, of_outputs
-from jaxreg.typing import Array
+from jaxreg.train.methods import METHODS
+from jaxreg.train.methods.method import Method
+from jaxreg.train.methods.numbers import on_outputs
+from jaxreg.train.methods.softmax import on_logits
+from jaxreg.train.modules import adapt
+from jaxreg.train.step import averages, optimizer, schedule, terms
 
 MASK = ("mask",)  # penalties, noise and constraints on the parameters that a mask selects
 LABELS = ("labels",)  # terms that count labelled examples alone
@@ -33,36 +31,9 @@ IMAGES, MIXES = ("value_range",), ("num_classes",)  # augmentations of colours, 
 RATE, DECAYS = ("learning_rate",), ("learning_rate", "weight_decay", "mask")  # optimizers
 
 
-def _method(head: Callable[..., nn.Module], loss, predict, *terms: str, needs: tuple[str, ...] = (), **more):
-  return Entry(Method(head, loss, predict, terms or ("nll",), **more), "method", needs=needs)
-
-
-def _of_logits(name: str, **more) -> Entry:
-  """The method for a loss of logits, whose one term has the loss's name."""
-  return Entry(dataclasses.replace(of_logits(getattr(losses, name), name), **more), "method")
-
-
-def _cosine(name: str) -> Entry:
-  rule = rules.single(getattr(losses, name), name)
-  return _method(models.CosineHead, rule, rules.keyless(losses.cosine_log_probs), name, shared=("scale",))
-
-
-def _binary(loss: Callable[..., Array], term: str) -> Entry:
-  """A method for yes-or-no labels, one an example or several."""
-  parts = (heads.BinaryHead, rules.binary(loss, term), rules.predict_binary)
-  return _method(*parts, term, soft_labels=True, predicts="yes or no")
-
-
-def _moments(loss: Callable[..., dict[str, Array]]) -> Entry:
-  """A method that predicts the mean and the variance of targets that are numbers."""
-  return _method(heads.gaussian_head, loss, rules.predict_gaussian, loss.__name__, predicts="moments")
-
-
 def _rows(module: object, kind: str, names: str, needs: tuple[str, ...] = ()) -> dict[str, Entry]:
   return {name: Entry(getattr(module, name), kind, needs=needs) for name in names.split()}
 
-
-SOFTMAX = models.SoftmaxHead
 
 REGISTRY: dict[str, dict[str, Entry]] = {
   "data": _rows(sources, "source", "digits diabetes csv huggingface idx npz tfds image_folder parallel_text"),
@@ -79,74 +50,7 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     **_rows(models, "backbone", "MLP RNN LeNet TutorialCNN CifarResNet ResNet VGG VGG9 Airbench"),
     "Transformer": Entry(models.Transformer, "backbone", needs=("vocab_size", "source_length")),
   },
-  "method": {
-    "softmax": Entry(of_logits(losses.softmax_cross_entropy, "nll", soft_labels=True), "method"),
-    "label_smoothing": _of_logits("label_smoothing", soft_labels=True),
-    "focal": _of_logits("focal", soft_labels=True),
-    "poly_loss": _of_logits("poly_loss", soft_labels=True),
-    "confidence_penalty": _of_logits("confidence_penalty", soft_labels=True),
-    "large_margin": _of_logits("large_margin"),
-    "logit_adjustment": _method(SOFTMAX, rules.logit_adjustment, rules.predict_softmax, soft_labels=True),
-    **dict.fromkeys(("binary", "multilabel"), _binary(losses.binary_cross_entropy, "nll")),
-    "binary_focal": _binary(losses.binary_focal, "focal"),
-    "asymmetric": _binary(losses.asymmetric, "asymmetric"),
-    "binary_poly_loss": _binary(losses.binary_poly_loss, "poly_loss"),
-    "binary_confidence_penalty": _binary(losses.binary_confidence_penalty, "confidence_penalty"),
-    "squared_error": Entry(of_outputs(optax.losses.squared_error, "squared_error"), "method"),
-    "huber": Entry(of_outputs(optax.losses.huber_loss, "huber"), "method"),
-    "gaussian_nll": _moments(rules.of_targets(losses.gaussian_nll, "gaussian_nll")),
-    "student_t_nll": _moments(rules.student_t_nll),
-    "pinball": _method(
-      heads.quantile_head,
-      rules.pinball,
-      rules.predict_quantiles,
-      "pinball",
-      shared=("levels",),
-      predicts="quantiles",
-    ),
-    "cosface": _cosine("cosface"),
-    "arcface": _cosine("arcface"),
-    "bi_tempered": _of_logits(
-      "bi_tempered", predict=rules.keyless(losses.bi_tempered_log_probs), soft_labels=True, shared=("t2",)
-    ),
-    "sparsemax": _of_logits("sparsemax", predict=rules.predict_sparsemax, soft_labels=True),
-    "group_softmax": _method(
-      models.GroupSoftmaxHead, rules.group_softmax, rules.predict_group_softmax, "group_softmax"
-    ),
-    "sampled_softmax": _method(SOFTMAX, rules.drawn(losses.sampled_softmax, "nll"), rules.predict_softmax),
-    "random_dropmax": _method(SOFTMAX, rules.drawn(losses.random_dropmax, "nll"), rules.predict_softmax),
-    "deterministic_attention": _method(
-      heads.AttentionHead,
-      rules.single(losses.deterministic_attention, "nll"),
-      rules.predict_gated,
-      soft_labels=True,
-    ),
-    "deterministic_dropmax": _method(
-      heads.AttentionHead,
-      rules.keyless(deterministic_dropmax_terms),
-      rules.predict_gated,
-      "nll",
-      "auxiliary",
-      soft_labels=True,
-    ),
-    "autoencoder": _method(
-      heads.DecodingHead, rules.autoencoder, rules.predict_softmax, soft_labels=True, needs=("input_shape",)
-    ),
-    "multitask": _method(heads.CoarseTasksHead, rules.multitask, rules.predict_softmax, "nll", "tasks"),
-    "dropmax_qp": _method(
-      heads.AttentionHead, dropmax_qp_terms, rules.predict_dropmax, "nll", "kl", "neg_entropy"
-    ),
-    "dropmax": _method(
-      models.DropMaxHead,
-      losses.dropmax_terms,
-      rules.predict_dropmax,
-      "nll",
-      "kl",
-      "neg_entropy",
-      "auxiliary",
-      diagnose=rules.dropmax_diagnostics,
-    ),
-  },
+  "method": {name: Entry(method, "method", needs=method.needs) for name, method in METHODS.items()},
   "regularizers": {
     **_rows(penalties, "penalty", "l2 l1", MASK),
     "elastic_net": Entry(penalties.elastic_net, "penalty", {"ratio": 0.5}, MASK),
@@ -157,8 +61,9 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "l2_sp": Entry(penalties.l2_sp, "penalty", needs=("reference", "mask")),
     "learned_dropout": Entry(penalties.learned_dropout, "penalty"),
     **_rows(terms, "term", "fgsm pgd gradient_penalty", LABELS),
-    **_rows(terms, "term", "virtual_adversarial"),
-    **_rows(terms, "term", "trades r_drop pi_model mean_teacher distillation entropy z_loss", CLASSES),
+    **_rows(terms, "term", "virtual_adversarial", ("divergence",)),
+    **_rows(terms, "term", "trades r_drop pi_model mean_teacher entropy z_loss", CLASSES),
+    **_rows(terms, "term", "distillation", (*CLASSES, "teacher")),
     **_rows(terms, "term", "pseudo_label fixmatch augmix", CLASSES),
     **_rows(terms, "term", "reconstruction l1_activity kl_sparsity jacobian_penalty"),
   },
@@ -261,8 +166,8 @@ _OPTIMIZERS = (  # arguments with a field outside the options, and arguments tha
 )
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 LOSSES: dict[tuple[str, ...], Callable[..., Method]] = {
-  ("logits", "labels"): of_logits,
-  ("outputs", "targets"): of_outputs,
+  ("logits", "labels"): on_logits,
+  ("outputs", "targets"): on_outputs,
 }  # a user's own, by arguments
 # The first kind that fits an object counts.
 KINDS: dict[str, Kind] = {
@@ -271,8 +176,8 @@ KINDS: dict[str, Kind] = {
   "backbone": Kind(
     "model",
     "a class of Linen, NNX or Equinox modules, or a jaxreg.train.Backbone",
-    adapted.is_backbone,
-    hidden=adapted.OF_MODULES,
+    adapt.is_backbone,
+    hidden=adapt.CONSTRUCTOR,
   ),
   "method": Kind(
     "method",
@@ -342,7 +247,7 @@ def infer(group: str, thing: object, name: str) -> Entry | None:
     needs = tuple(name for name in needs if name not in ("weight_decay", "mask"))
   elif kind == "backbone":
     required = [each.name for each in names.values() if each.default is each.empty and each.kind not in _REST]
-    needs = tuple(name for name in required if name not in adapted.OF_MODULES)
+    needs = tuple(name for name in required if name not in adapt.CONSTRUCTOR)
   elif kind == "term" and getattr(thing, "needs_labels", True):
     needs = LABELS
   elif kind == "method":

@@ -30,7 +30,6 @@ from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records
-from jaxreg.train.step.network import make_values_fn
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -135,14 +134,14 @@ def final_state(workdir, step=None, build=build):
   )
 
 
-def values_of(apply_fn):
-  """The `values_fn` of a network that is one function, whose features no term sees."""
+def network_of(apply_fn):
+  """A network that is one function, whose features no term sees."""
 
-  def pass_fn(*args, **options):
+  def features_and_outputs(*args, mixing=None, **options):
     outputs, state = apply_fn(*args, **options)
     return (None, outputs), state
 
-  return make_values_fn(SimpleNamespace(pass_fn=pass_fn), 0)
+  return SimpleNamespace(features_and_outputs=features_and_outputs)
 
 
 def digits_batch(size, weights=None):

@@ -9,14 +9,15 @@ import runs
 
 from jaxreg import train
 from jaxreg.averaging import swag_sample
-from jaxreg.objective._view import Pass, View
+from jaxreg.objective import example_term
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.metrics_file import read_records
-from jaxreg.train.step import averages
-from jaxreg.train.step.batch import make_examples
-from jaxreg.train.step.objective import Given, LossPass, network_view
-from jaxreg.train.step.state import TrainState
+from jaxreg.train.step import averages, terms
+from jaxreg.train.step.forward import make_forward
+from jaxreg.train.step.state import Extras, TrainState
+from jaxreg.train.step.step import make_objective
+from jaxreg.train.step.targets import CLASSES
 
 SMALL = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0}
 
@@ -207,6 +208,7 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
 
   rng = np.random.default_rng(0)
   x, old, new = rng.normal(size=(5, 4)), rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 3))
+  x = x.astype(np.float32)  # the dtype of examples
   average = averages.ema(decay=1.0)
   variables = lambda pair: {"params": {"w": pair[0]}, "model_state": {"s": pair[1]}}
   with jax.enable_x64(True):
@@ -216,17 +218,20 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
     state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
     softmax = REGISTRY["method"]["softmax"].function
     batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
-    examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
-    keys = [jax.random.key(number) for number in range(3)]
+    seen = []
 
-    def run(params, given, key):
-      outputs, _ = apply_fn(params, given.state.model_state, given.examples.inputs, key=key, train=False)
-      return Pass(None, LossPass(None, None, None, outputs, None))
+    def term(key, view):
+      averaged = view.batch["averaged"]
+      batch = {**view.batch, "model_state": averaged["model_state"]}
+      seen.append(view.again(params=averaged["params"], batch=batch, key=None).aux.predictions)
+      return terms.mean_teacher(key, view)
 
-    given = Given(state, examples, *keys)
-    passed = View(state.params, given, None, None, None, *run(state.params, given, None), run)
-    view = network_view(softmax, average, None, passed)
-    got = view.teacher_fn(view.inputs)
+    forward = make_forward(runs.network_of(apply_fn), softmax, CLASSES)
+    objective = make_objective(
+      forward, {"mean_teacher": example_term(term, weight=1.0)}, extras=Extras(average=average)
+    )
+    objective(state.params, state, batch, jax.random.key(0))
+    (got,) = seen
   np.testing.assert_allclose(np.exp(got), oracles.softmax(x @ (old + new).sum(0) / 2), rtol=1e-12)
 
 

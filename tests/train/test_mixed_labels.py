@@ -11,9 +11,11 @@ import oracles
 import pytest
 import runs
 
+from jaxreg.train.methods.method import NUMBERS
 from jaxreg.train.registry import REGISTRY
-from jaxreg.train.step.methods import NUMBERS
-from jaxreg.train.step.objective import make_objective
+from jaxreg.train.step.forward import make_forward
+from jaxreg.train.step.step import make_objective
+from jaxreg.train.step.targets import CLASSES as CLASS_LABELS
 
 SIZE, CLASSES = 12, 7
 RNG = np.random.default_rng(0)
@@ -60,12 +62,9 @@ def test_the_loss_is_the_mean_over_the_classes(name, mixed_from, most_labels):
   method = REGISTRY["method"][name].function
   if name == "bi_tempered":
     method = dataclasses.replace(method, predict=functools.partial(method.predict, t2=1.3))
-  objective = make_objective(
-    method,
-    [lambda key, batch: {**batch, "labels": jax.numpy.asarray(soft)}],
-    values_fn=runs.values_of(apply_fn),
-    most_labels=most_labels,
-  )
+  forward = make_forward(runs.network_of(apply_fn), method, CLASS_LABELS, most_labels=most_labels)
+  mix = lambda key, batch: {**batch, "labels": jax.numpy.asarray(soft)}
+  objective = make_objective(forward, augmentations=[mix])
   batch = {"inputs": X, "labels": np.zeros(SIZE, np.int32), "weights": WEIGHTS}
   state = SimpleNamespace(model_state=None, extras=None)
   run = jax.jit(lambda params: objective(params, state, batch, jax.random.key(0)))
@@ -88,7 +87,7 @@ def test_the_table_knows_which_losses_take_soft_labels(name):
 
   def loss(key, x, labels):
     outputs, _ = head.init_with_output(jax.random.clone(key), x)
-    return method.loss(key, **outputs, labels=labels, **options)
+    return method.loss(*method.key_for("loss", key), **outputs, labels=labels, **options)
 
   run = lambda: jax.eval_shape(loss, jax.random.key(0), X, mixed(2)[:, :classes])
   if method.soft_labels:

@@ -13,8 +13,8 @@ from jaxreg import train
 from jaxreg.losses._dropmax_masks import dropmax_log_mask
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
+from jaxreg.train.methods.method import NUMBERS
 from jaxreg.train.registry import REGISTRY
-from jaxreg.train.step.methods import NUMBERS
 
 CASES = {
   "MLP": {"model.name": "MLP", "model.MLP.widths": (8, 8)},

@@ -5,9 +5,9 @@ import numpy as np
 import oracles
 import pytest
 import runs
+from jaxreg.models._method_heads import CoarseTasksHead
 
 from jaxreg import train
-from jaxreg.models._method_heads import CoarseTasksHead
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.registry import REGISTRY

@@ -170,8 +170,7 @@ def make_terms(config, step_keys, reference, dual):
     if each.name in TERMS:
       if "clip" in options:
         options["clip"] = options["clip"] or None
-      key = keys.named(step_keys.augmentation, each.name)
-      function = lambda _, view, name=each.name, key=key, options=options: TERMS[name](key, view, **options)
+      function = lambda key, view, name=each.name, options=options: TERMS[name](key, view, **options)
       counts = None if each.name in ON_LABELS else (lambda batch: batch["all"])
       terms[each.name] = objective.example_term(function, weight=weight, weights_fn=counts)
     else:
@@ -203,6 +202,14 @@ def mixed_network(params, x, mixing):
   return {"logits": affine(params["head"]["classifier"], x)}
 
 
+def applied(program, params, model_state, x, key):
+  """The outputs, features and state of the layers, without the trainer's noise on inputs and weights."""
+  network, train = program.network, key is not None
+  features, state = network.features(params, model_state, x, key=key, train=train)
+  outputs, state = network.outputs(params, state, features, key=key, train=train)
+  return outputs, features, state
+
+
 def composed_step(config, program):
   """The start of the optimizer, and a user's own step, `-> (loss, (params, model_state, ...))`."""
   loss, optimizer = method_loss(config), make_optimizer(config, program.schedule)
@@ -213,13 +220,7 @@ def composed_step(config, program):
     step_keys = keys.streams(keys.step(root, number))
 
     def loss_fn(params, batch, *, key):
-      variables, train = {"params": params, **model_state}, key is not None
-      rngs = {"dropout": key} if train else {}
-      apply = functools.partial(
-        program.model.apply, variables, batch["inputs"], train=train, rngs=rngs, mutable=[*model_state]
-      )
-      features, _ = apply(method=lambda model, x, train: model.backbone(x, train=train))
-      outputs, new = apply()
+      outputs, features, new = applied(program, params, model_state, batch["inputs"], key)
       if "mixing" in batch:
         outputs = mixed_network(params, batch["inputs"], batch["mixing"])
       aux = {"outputs": outputs, "features": features, "model_state": new}
@@ -294,7 +295,8 @@ def test_a_row_of_the_toolbox_is_composed(row):
 
 def predicted(program, params, inputs):
   """The log-probabilities of stored inputs."""
-  return losses.softmax_log_probs(program.model.apply({"params": params}, inputs / 16, train=False)["logits"])
+  outputs, _, _ = applied(program, params, {}, inputs / 16, None)
+  return losses.softmax_log_probs(outputs["logits"])
 
 
 @pytest.mark.slow
@@ -359,7 +361,7 @@ def test_members_are_trained_and_combined(row):
 
   def init(seed):
     _, key = keys.root(seed)
-    return start(program.model.init(key, jnp.zeros((1, 8, 8, 1)), train=False)["params"], {})
+    return start(program.network.init(key, jnp.zeros((1, 8, 8, 1)))[0], {})
 
   ours = ensembles.ensemble_apply(init, seeds)
   chosen = [np.arange(len(images))] * len(seeds)
@@ -399,8 +401,8 @@ def test_predictions_average_over_the_noise(row):
   key = lambda: jax.random.key(7)
 
   def log_probs(key):
-    rngs = {} if key is None else {"dropout": jax.random.split(key)[0]}
-    outputs = program.model.apply({"params": state.params}, inputs, train=key is not None, rngs=rngs)
+    network_key = None if key is None else jax.random.split(key)[0]
+    outputs, _, _ = applied(program, state.params, {}, inputs, network_key)
     return losses.softmax_log_probs(outputs["logits"])
 
   ours = log_probs(None)

@@ -1,14 +1,16 @@
 """FixMatch's term: which view teaches, which one learns, and their loss; AugMix's three views."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxreg.objective import View
+from jaxreg.objective._view import Pass
 from jaxreg.train.step import terms
-from jaxreg.train.step.terms import NetworkView
 
 BATCH, SIDE, CLASSES = 6, 8, 3
 
@@ -20,14 +22,14 @@ def _viewed():
   kernel = jnp.asarray(0.2 * rng.normal(size=(SIDE * SIDE, CLASSES)), jnp.float32)
   noise, calls = jax.random.key(7), []
 
-  def log_probs_fn(x, key):
-    outputs = jax.nn.log_softmax(x.reshape(BATCH, -1) @ kernel)
-    calls.append((x, key, outputs))
-    return outputs
+  def run(params, batch, key):
+    predictions = jax.nn.log_softmax(batch["inputs"].reshape(BATCH, -1) @ kernel)
+    calls.append((batch["inputs"], key, predictions))
+    return Pass(jnp.zeros(BATCH), SimpleNamespace(predictions=predictions))
 
-  view = NetworkView(
-    images, jnp.ones(BATCH), jnp.zeros((BATCH, CLASSES)), None, noise, lambda x, key: x, log_probs_fn, None
-  )
+  aux = SimpleNamespace(predictions=jnp.zeros((BATCH, CLASSES)))
+  batch = {"inputs": images, "model_state": {}}
+  view = View(None, batch, noise, None, jnp.ones(BATCH), jnp.zeros(BATCH), aux, run)
   return view, images, calls
 
 
@@ -37,7 +39,7 @@ def _seen(threshold, **options):
   values = terms.fixmatch(jax.random.key(1), view, threshold=threshold, **options)
   by_noise = {key is None: (x, outputs) for x, key, outputs in calls}
   assert len(calls) == 2
-  assert {key is None or bool(key == view.noise) for _, key, _ in calls} == {True}
+  assert {key is None or bool(key == view.key) for _, key, _ in calls} == {True}
   (weak, taught), (strong, learned) = by_noise[True], by_noise[False]
   return np.asarray(values), images, weak, np.asarray(taught), np.asarray(strong), np.asarray(learned)
 
@@ -69,9 +71,11 @@ def test_strength_is_the_options():
 def test_augmix_compares_the_loss_s_pass_with_two_mixtures():
   view, images, calls = _viewed()
   log_probs = jax.nn.log_softmax(jnp.asarray(np.random.default_rng(1).normal(size=(BATCH, CLASSES))))
-  values = terms.augmix(jax.random.key(1), dataclasses.replace(view, log_probs=log_probs), severity=9.0)
+  values = terms.augmix(
+    jax.random.key(1), dataclasses.replace(view, aux=SimpleNamespace(predictions=log_probs)), severity=9.0
+  )
   assert len(calls) == 2
-  assert all(bool(key == view.noise) for _, key, _ in calls)
+  assert all(bool(key == view.key) for _, key, _ in calls)
   (one, _, first), (other, _, second) = calls
   for left, right in ((images, one), (images, other), (one, other)):
     assert (np.abs(left - right).max(axis=(1, 2, 3)) > 1e-3).mean() > 0.5

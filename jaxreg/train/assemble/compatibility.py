@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 import jax
 
 from jaxreg import models
-from jaxreg.models._method_heads import AttentionHead
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
+from jaxreg.train.methods.dropmax import AttentionHead
+from jaxreg.train.methods.method import NUMBERS, Method
 from jaxreg.train.registry import REGISTRY
-from jaxreg.train.step.methods import NUMBERS, Method
 from jaxreg.train.step.optimizer import step_name
 
 

@@ -10,24 +10,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import linen as nn
 from flax.errors import FlaxError
 
-from jaxreg import losses, models, paths, symmetry
-from jaxreg._checks import acts
+from jaxreg import losses, paths, symmetry
 from jaxreg.train import keys
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.errors import ArgumentError, RunError, first_line
-from jaxreg.train.lookup import Fields, Options, parameters, short
-from jaxreg.train.step.adapted import Backbone, as_linen
+from jaxreg.train.errors import RunError, first_line
+from jaxreg.train.lookup import Options, parameters, short
+from jaxreg.train.methods.method import Method
+from jaxreg.train.modules.adapt import adapt
+from jaxreg.train.modules.functions import Backbone, functions
+from jaxreg.train.modules.linen import linen
+from jaxreg.train.modules.module import PureModule
 from jaxreg.train.step.batch import Standard
-from jaxreg.train.step.methods import Method
-from jaxreg.train.step.network import make_backbone, make_network, make_values_fn
-from jaxreg.train.step.objective import make_objective
+from jaxreg.train.step.forward import make_forward, make_forward_by_chunks
+from jaxreg.train.step.network import Network
 from jaxreg.train.step.optimizer import make_optimizer, step_name
 from jaxreg.train.step.predict import make_predictions
 from jaxreg.train.step.program import Program
@@ -42,14 +43,14 @@ from jaxreg.train.step.regularizers import (
 )
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.state import Extras, SweptState, TrainState
-from jaxreg.train.step.step import make_train_step
+from jaxreg.train.step.step import make_objective, make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
-from jaxreg.train.step.terms import TrainedFn
+from jaxreg.train.step.terms import TeacherFn, half_squared_distance
 from jaxreg.typing import Array, Key, Params, PyTree
 
 
 def build(
-  config: Config, data: DataSpec, *, teacher: TrainedFn | None = None, backbone: nn.Module | None = None
+  config: Config, data: DataSpec, *, teacher: TeacherFn | None = None, backbone: Backbone | None = None
 ) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
@@ -75,7 +76,7 @@ def sweep(
   data: DataSpec,
   fields: Sequence[str],
   *,
-  teacher: TrainedFn | None = None,
+  teacher: TeacherFn | None = None,
 ) -> Program:
   """The `program` of `config` for runs that differ in the numbers of these fields, which are traced.
 
@@ -131,7 +132,7 @@ def make_program(
   label_shape: Sequence[int] = (),
   label_mean: Sequence[float] = (),
   label_std: Sequence[float] = (),
-  teacher: TrainedFn | None = None,
+  teacher: TeacherFn | None = None,
   init_fn: Callable[..., PyTree] | None = None,
   apply_fn: Callable[..., PyTree] | None = None,
 ) -> Program:
@@ -165,7 +166,7 @@ def make_program(
     raise RunError("regularizers.distillation: make_program reads no run; give it a function teacher")
   if (init_fn is None) != (apply_fn is None):
     raise RunError("init_fn, apply_fn: must be given together")
-  backbone = as_linen(Backbone(init_fn, apply_fn), {}) if init_fn and apply_fn else None
+  backbone = Backbone(init_fn, apply_fn) if init_fn and apply_fn else None
   numbers = 0 if num_classes else math.prod(label_shape)
   data = DataSpec(
     input_shape=tuple(input_shape),
@@ -182,47 +183,50 @@ def make_program(
 
 
 def _assemble(
-  config: Config, data: DataSpec, teacher: TrainedFn | None, backbone: nn.Module | None, **length: int
+  config: Config, data: DataSpec, teacher: TeacherFn | None, backbone: Backbone | None, **length: int
 ) -> Program:
   method, options = _method(config)
+  target = _target(config, data, method, options["predict"])
   noises = make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask))
-  network = make_network(
-    _model(config, data, method, options["head"], backbone),
+  network = Network(
+    _backbone(config, data, backbone),
+    _head(data, method, options["head"]),
     noises,
-    precision=config.precision,
     mean=data.mean or config.augment.mean,
     std=data.std or config.augment.std,
+    precision=config.precision,
   )
-  optimizer, schedule = _optimizer(config, data, network.model, length)
+  optimizer, schedule = _optimizer(config, data, network, length)
   extras = _extras(config, length)
-  init = _init(config, data, network.model, optimizer, extras)
+  init = _init(config, data, network, optimizer, extras)
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   compatibility.check_state(config, data, method, has_statistics=bool(abstract.model_state))
-  target = _target(config, data, method, options["predict"])
-  values_fn = make_values_fn(network, config.method.chunk_size)
-  augmentations = chosen_all(config, "augment")
-  regularizers = [x for x in chosen_all(config, "regularizers") if teacher or x.name != "distillation"]
+
+  chunk_size, named = config.method.chunk_size, chosen_all(config, "augment")
+  kind = functools.partial(make_forward_by_chunks, chunk_size=chunk_size) if chunk_size else make_forward
+  forward = kind(network, method, target, most_labels=most_labels(named))
   objective = make_objective(
-    method,
-    make_augmentations(
-      augmentations,
+    forward,
+    make_regularizers(
+      [x for x in chosen_all(config, "regularizers") if teacher or not x.needs("teacher")],
+      getattr(paths, config.regularizers.mask),
+      teacher=teacher,
+      divergence=half_squared_distance if data.has_numbers else None,
+    ),
+    augmentations=make_augmentations(
+      named,
       noises["labels"],
       scale=data.scale,
       num_classes=data.num_classes,
       unlabelled=bool(config.data.unlabelled.batch_size),
     ),
-    make_regularizers(regularizers, getattr(paths, config.regularizers.mask)),
-    values_fn=values_fn,
-    average=extras.average if config.average.name == "ema" else None,
-    trained_fn=teacher,
+    extras=extras,
     scale=data.scale,
     target=target,
-    most_labels=most_labels(augmentations),
     class_weights=_class_weights(config, data),
   )
   predict_fn, predict_step, eval_step = make_predictions(
     network,
-    values_fn,
     method,
     extras,
     target,
@@ -230,19 +234,18 @@ def _assemble(
     mc_samples=config.evaluate.mc_samples,
     combine=config.evaluate.combine,
     mirror=config.evaluate.mirror,
-    by_chunks=bool(config.method.chunk_size),
+    chunk_size=chunk_size,
   )
   return Program(
     init=init,
-    model=network.model,
+    network=network,
     scale=data.scale,
     target=target,
-    apply_fn=network.apply_fn,
+    forward=forward,
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
     predict_fn=predict_fn,
     predict_step=predict_step,
     eval_step=eval_step,
-    values_fn=values_fn,
     evaluated=extras.evaluated,
     extras=extras,
     ensemble=config.ensemble,
@@ -281,35 +284,46 @@ def _target(config: Config, data: DataSpec, method: Method, options: Options) ->
   return Numbers(standard, method.predicts, tuple(options.get("levels", ())), config.evaluate.alpha)
 
 
-def _model(
-  config: Config, data: DataSpec, method: Method, head: Options, backbone: nn.Module | None
-) -> models.Classifier:
-  """The backbone with the method's head."""
-  try:
-    backbone = backbone or make_backbone(chosen(config, "model"), data.model, data.input_shape)
-  except ArgumentError as error:
-    raise error.of_section("model") from error
-  needs = (*method.of_data, *chosen(config, "method").entry.needs)
-  given: Fields = {name: getattr(data, name) for name in needs}
-  return models.Classifier(backbone, method.head(**given, **head))
+def _backbone(config: Config, data: DataSpec, backbone: Backbone | None) -> PureModule:
+  """The `backbone`, or the one of `model.name` with its options and what it takes from the data."""
+  x = _one_input(data)
+  if backbone is not None:
+    return functions(backbone, x)
+  model = chosen(config, "model")
+  needs, known = model.entry.needs, {**data.model, "input_shape": tuple(data.input_shape)}
+  if set(data.model) - set(needs) or set(needs) - set(known):
+    raise RunError(
+      f"model.name: {model.name} takes {', '.join(needs) or 'nothing'} from the data, which give "
+      f"{', '.join(known)}; give another model or other data, or an argument of your own a default, which "
+      "makes it an option"
+    )
+  return adapt(model.entry.function, {**model.options, **{name: known[name] for name in needs}}, x)
+
+
+def _head(data: DataSpec, method: Method, options: Options) -> PureModule:
+  """The head of the method, for the labels of the data."""
+  return linen(method.head(**{name: getattr(data, name) for name in method.of_data}, **options), "head")
+
+
+def _one_input(data: DataSpec) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct((1, *data.input_shape), jnp.int32 if data.has_tokens else jnp.float32)
 
 
 def _init(
   config: Config,
   data: DataSpec,
-  model: models.Classifier,
+  network: Network,
   optimizer: optax.GradientTransformation,
   extras: Extras,
 ) -> Callable[[Array | int], TrainState]:
-  shape, dtype = (1, *data.input_shape), jnp.int32 if data.has_tokens else jnp.float32
+  x = _one_input(data)
 
   def init(seed: Array | int) -> TrainState:
     run_key, init_key = keys.root(seed)
-    variables = dict(model.init(init_key, jnp.zeros(shape, dtype), train=False))
-    params = variables.pop("params")
-    if acts(config.model.unbalance):
+    params, model_state = network.init(init_key, jnp.zeros(x.shape, x.dtype))
+    if config.model.unbalance:
       params = _unbalanced(keys.unbalance(run_key), params, config.model.unbalance)
-    state = TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
+    state = TrainState(jnp.int32(0), run_key, params, model_state, optimizer.init(params))
     return state.replace(extras=extras.init(state.variables))
 
   return init
@@ -327,7 +341,7 @@ def _unbalanced(key: Key, params: Params, std: float) -> Params:
 
 
 def _optimizer(
-  config: Config, data: DataSpec, model: models.Classifier, length: Mapping[str, int]
+  config: Config, data: DataSpec, network: Network, length: Mapping[str, int]
 ) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
   """The optimizer, alone or within a wrapper, with decay, clipping and constraints; and its schedule."""
   options = config.optimizer
@@ -341,7 +355,8 @@ def _optimizer(
   named, mask = chosen_all(config, "optimizer.constraints"), getattr(paths, options.constraints.mask)
 
   def apply_fn(params: Params, x: Array) -> PyTree:
-    return model.apply({"params": params}, x, train=False)
+    features, _ = network.features(params, {}, x, key=None, train=False)
+    return network.outputs(params, {}, features, key=None, train=False)[0]
 
   optimizer = make_optimizer(
     step,

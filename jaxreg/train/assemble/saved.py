@@ -20,7 +20,7 @@ from jaxreg.train.run.checkpoint import pick_and_restore, restore_state
 from jaxreg.train.run.manifest import pick_step
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
-from jaxreg.train.step.terms import TrainedFn
+from jaxreg.train.step.terms import TeacherFn
 from jaxreg.typing import Array, Key
 
 
@@ -96,7 +96,7 @@ def of_section(section: str, error: RunError) -> RunError:
   return RunError(f"{section}.{field}:{rest}" if named else f"{section}.workdir: {error}")
 
 
-def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int) -> TrainedFn:
+def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int) -> TeacherFn:
   """The run that `config.teacher` names, as `(key, inputs) -> log-probabilities`, without gradient.
 
   The inputs are those of `Examples`. The parameters are constants of the compiled caller.

@@ -86,9 +86,7 @@ def with_pretrained(
   copies = jax.tree.map(lambda new, old: np.broadcast_to(new, old.shape), pretrained, old)
   placed = place(mesh, copies, PartitionSpec())
   params = {**state.params, **placed["params"]}
-  model_state = {
-    name: {**old, **placed["model_state"].get(name, {})} for name, old in state.model_state.items()
-  }
+  model_state = {**state.model_state, **placed["model_state"]}
   init = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))
   extras = init({"params": params, "model_state": model_state})
   if "reference" in extras:
@@ -109,7 +107,8 @@ def _read_torch(file: Path) -> Variables:
     raise ArgumentError("file", problem) from error
   except (OSError, ValueError) as error:
     raise ArgumentError("file", f"{file} cannot be read ({one_line(error)})") from error
-  return {"params": variables["params"], "model_state": {"batch_stats": variables["batch_stats"]}}
+  model_state = {part: {"batch_stats": tree} for part, tree in variables["batch_stats"].items()}
+  return {"params": variables["params"], "model_state": model_state}
 
 
 def _variables(state: TrainState) -> Variables:
@@ -117,12 +116,10 @@ def _variables(state: TrainState) -> Variables:
 
 
 def _parts(variables: Variables, *names: str) -> Variables:
-  """The parts of these names of `params` and of each collection of `model_state` that has any."""
-  of = lambda tree: {name: part for name, part in tree.items() if name in names}
-  collections = {name: of(collection) for name, collection in variables["model_state"].items()}
+  """The parts of these names of `params` and of `model_state`."""
   return {
-    "params": of(variables["params"]),
-    "model_state": {name: parts for name, parts in collections.items() if parts},
+    collection: {name: part for name, part in tree.items() if name in names}
+    for collection, tree in variables.items()
   }
 
 

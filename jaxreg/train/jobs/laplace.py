@@ -17,9 +17,9 @@ from jaxreg.train.data.batches import Source, gather
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import intercept
 from jaxreg.train.jobs.restored_run import RestoredRun
+from jaxreg.train.methods.softmax import predict_softmax
 from jaxreg.train.run.whole_split import batches
 from jaxreg.train.step.batch import Examples
-from jaxreg.train.step.methods import predict_softmax
 from jaxreg.train.step.metrics import summarize
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
@@ -36,11 +36,11 @@ CHUNK = 16  # examples at once, whose Jacobians are in memory
 
 def check_last_layer(program: Program) -> None:
   """Checks that the run's predictions are one linear layer of one set of weights, or its softmax."""
-  head, rule = program.model.head, program.method.predict
+  head, rule = program.method.head, program.method.predict
   if program.extras.draw is not None:
     raise RunError("evaluate.measures: laplace needs one set of weights, but average.name draws several")
-  softmax = isinstance(head, models.SoftmaxHead) and getattr(rule, "func", rule) is predict_softmax
-  means = isinstance(head, models.AffineHead) and program.method.predicts == "means"
+  softmax = head is models.SoftmaxHead and getattr(rule, "func", rule) is predict_softmax
+  means = program.method.predicts == "means"
   if not softmax and not means:
     raise RunError(
       "evaluate.measures: laplace needs one linear layer or its softmax, as method.name=softmax or "

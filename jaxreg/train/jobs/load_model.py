@@ -13,7 +13,6 @@ from jaxreg.train.assemble.saved import decoding_of, restore_run
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.files import local_path
 from jaxreg.train.jobs.model_inputs import as_stored, in_model_units, is_integer
-from jaxreg.train.step.adapted import Adapted
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
@@ -84,11 +83,8 @@ class Predictor:
     `(module, state)`. A Linen module is bound to its variables. Plain functions have their parameters here,
     or `(params, model_state)`.
     """
-    state = self._state
-    module = self._program.model.bind({"params": state.params, **state.model_state}).backbone
-    if not isinstance(module, Adapted):
-      return module
-    return module.module(self._scaled(self._stored(np.zeros((1, *self.input_shape), self.input_dtype))))
+    params, model_state = self._state.params["backbone"], self._state.model_state.get("backbone", {})
+    return self._program.network.backbone.bind(params, model_state)
 
   def _stored(self, inputs: object) -> Array:
     return as_stored(inputs, self.input_shape, self.input_dtype, self.scale, self.decoding)

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.train import keys
-from jaxreg.train.step.batch import Examples, make_examples
-from jaxreg.train.step.methods import Method
+from jaxreg.train.methods.method import Method
+from jaxreg.train.step.batch import make_examples
+from jaxreg.train.step.forward import make_chunked_eval
 from jaxreg.train.step.metrics import Sums
-from jaxreg.train.step.network import Network, Outputs, Passed
+from jaxreg.train.step.network import Network
 from jaxreg.train.step.state import Extras, TrainState
-from jaxreg.train.step.targets import CLASSES, Target
+from jaxreg.train.step.targets import Target
 from jaxreg.typing import Array, Batch, Key
 
 PredictFn = Callable[[TrainState, Array, Key], Array]
@@ -22,7 +23,6 @@ EvalStep = Callable[[TrainState, Batch, Array], Sums]
 
 def make_predictions(
   network: Network,
-  values_fn: Callable[..., Passed],
   method: Method,
   extras: Extras,
   target: Target,
@@ -31,7 +31,7 @@ def make_predictions(
   mc_samples: int,
   combine: str,
   mirror: bool,
-  by_chunks: bool,
+  chunk_size: int,
 ) -> tuple[PredictFn, PredictStep, EvalStep]:
   """Builds `predict_fn`, `predict_step` and `eval_step` of a `Program`; `target` describes predictions.
 
@@ -45,14 +45,14 @@ def make_predictions(
   With `mirror`, the inputs are images, `[batch, height, width, channels]`. A prediction is the mean of the
   probabilities of an image and of its mirror image, by the same draws.
 
-  With `by_chunks`, single predictions of classes are evaluated a chunk of the labels at a time.
+  With a `chunk_size` above 0, single predictions of classes are evaluated by chunks of the labels.
   """
   draw, samples = extras.draw, extras.average.samples
 
   def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
     noisy = noise_key is not None
-    outputs, _ = network.apply_fn(state.params, state.model_state, inputs, key=noise_key, train=noisy)
-    return target.original(method.predict(key, **outputs))
+    outputs, _ = network.apply(state.params, state.model_state, inputs, key=noise_key, train=noisy)
+    return target.original(method.predicted(key, outputs))
 
   def of_one(state: TrainState, inputs: Array, key: Key) -> Array:
     if draw is not None and "average" in state.extras:
@@ -89,13 +89,12 @@ def make_predictions(
     examples = make_examples(batch, scale, target.standard)
     return target.metrics(predict_step(state, batch, number), examples)
 
+  if not chunk_size or mc_samples or mirror or draw is not None:
+    return predict_fn, predict_step, eval_step
+  chunked = make_chunked_eval(network, method, target, chunk_size=chunk_size)
+
   def chunked_eval_step(state: TrainState, batch: Batch, number: Array) -> Sums:
-    def sums(draws: tuple[Key], examples: Examples, outputs: Outputs) -> Sums:
-      return CLASSES.metrics(method.predict(*draws, **outputs), examples)
+    key = keys.prediction(state.key, state.step, number)
+    return chunked(state.params, state.model_state, make_examples(batch, scale), key)
 
-    draws = (keys.prediction(state.key, state.step, number),)
-    given = state.params, state.model_state, make_examples(batch, scale)
-    return values_fn(sums, draws, *given, key=None, train=False, total=True)[0]
-
-  chunked = by_chunks and not mc_samples and not mirror and draw is None
-  return predict_fn, predict_step, chunked_eval_step if chunked else eval_step
+  return predict_fn, predict_step, chunked_eval_step

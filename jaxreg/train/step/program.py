@@ -2,18 +2,21 @@
 """The pure functions of a run."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
 import optax
 
-from jaxreg import models
+from jaxreg.train.methods.method import Method
 from jaxreg.train.step.batch import Examples, make_examples
-from jaxreg.train.step.methods import Method
+from jaxreg.train.step.forward import Forward
 from jaxreg.train.step.metrics import Sums
-from jaxreg.train.step.network import Passed
+from jaxreg.train.step.network import Network
 from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.targets import Target
-from jaxreg.typing import ApplyFn, Array, Batch, Metrics
+from jaxreg.typing import ApplyFn, Array, Batch, Key, Metrics, ModelState, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +25,14 @@ class Program:
 
   Attributes:
     init: `(seed) -> TrainState`.
-    model: the Linen module, of which a backbone of another kind is a part.
+    network: the backbone and the head as pure functions.
     scale: the divisor of stored inputs.
     target: whether the labels are classes or numbers; what predictions are, and how they are measured.
-    apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`, of inputs as in `Examples`.
+    forward: `(params, batch, *, key) -> (terms, Pass)`: the network and the method's loss of each example.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
     predict_fn: `(state, inputs, key) -> predictions`, with the state's `params`, of inputs as in `Examples`.
     predict_step: `(state, batch, number) -> predictions`, from `predict_fn`, with keys of the run.
     eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s predictions.
-    values_fn: what `make_values_fn` builds, with `method.chunk_size`.
     evaluated: `(state, metric) -> state`, called after each evaluation on the validation split, or None.
     extras: builds and updates the state's extras, and gives the parameters for predictions.
     ensemble: how many replicas in a row predict together.
@@ -43,15 +45,14 @@ class Program:
   """
 
   init: Callable[[Array | int], TrainState]
-  model: models.Classifier
+  network: Network
   scale: float
   target: Target
-  apply_fn: ApplyFn
+  forward: Forward
   train_step: Callable[..., tuple[TrainState, Metrics]]
   predict_fn: Callable[..., Array]
   predict_step: Callable[..., Array]
   eval_step: Callable[..., Sums]
-  values_fn: Callable[..., Passed]
   evaluated: Callable[[TrainState, Array], TrainState] | None
   extras: Extras
   ensemble: int
@@ -62,6 +63,22 @@ class Program:
   steps_per_epoch: int
   num_steps: int
   abstract: TrainState
+
+  @property
+  def apply_fn(self) -> ApplyFn:
+    """`(params, model_state, x, *, key, train) -> (outputs, model_state)`, of inputs as in `Examples`."""
+    return self.network.apply
+
+  def losses(self, params: Params, model_state: ModelState, examples: Examples, *, key: Key | None) -> Array:
+    """The method's loss of each label, the sum of its terms.
+
+    With `key=None` the network is in evaluation mode, and a loss that draws always draws the same.
+    """
+    apply_key, loss_key = (None, jax.random.key(0)) if key is None else jax.random.split(key)
+    batch = {"inputs": examples.inputs, "examples": examples, "model_state": model_state}
+    batch |= {"loss_key": loss_key, "predict_key": loss_key}
+    terms, _ = self.forward(params, batch, key=apply_key)
+    return functools.reduce(jnp.add, terms.values())
 
   def examples(self, batch: Batch) -> Examples:
     """The examples of a stored batch, which is not augmented."""

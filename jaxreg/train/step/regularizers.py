@@ -2,69 +2,81 @@
 """The penalties, example terms, constraints, noise and augmentations that a configuration names."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import optax
 from jax.typing import ArrayLike
 
 from jaxreg import constraints, objective
-from jaxreg._checks import acts
-from jaxreg.objective._terms import ExampleTerm
-from jaxreg.objective._terms import Penalty as PenaltyTerm
 from jaxreg.train.lookup import Chosen
 from jaxreg.train.step.network import Noises
-from jaxreg.train.step.objective import Given, LossPass, RegularizersOf
 from jaxreg.train.step.state import ExtraStates, Limit
+from jaxreg.train.step.step import label_weights
+from jaxreg.train.step.terms import Divergence, TeacherFn
 from jaxreg.typing import Array, Batch, Key, Params, PyTree
 
+Term = Any  # what `jaxreg.objective` makes of a penalty or a function of examples
 Mask = Callable[..., PyTree]  # a function of `jaxreg.paths`
-Penalty = Callable[[Params, ExtraStates], Array]  # `(params, extras)`, the extras of the state
 
 
-def make_regularizers(named: Sequence[Chosen], mask: Mask) -> RegularizersOf:
-  """Builds `extras -> terms`: the penalties with their weights or multipliers, then the example terms.
+def make_regularizers(
+  named: Sequence[Chosen], mask: Mask, *, teacher: TeacherFn | None, divergence: Divergence | None
+) -> dict[str, Term]:
+  """Builds the terms of an objective by name: penalties, and terms that look at the examples.
 
   Terms that need no labels count the examples without one, too.
   """
+  terms: dict[str, Term] = {}
+  for each in named:
+    if each.kind == "penalty":
+      terms[each.name] = _penalty_term(each, mask)
+    else:
+      function = each.without("weight").bound(teacher=teacher, divergence=divergence)
+      weights_fn = label_weights if each.needs("labels") else _all_weights
+      terms[each.name] = objective.example_term(
+        function, weight=each.options["weight"], weights_fn=weights_fn
+      )
+  return terms
 
-  def penalty(each: Chosen, extras: ExtraStates) -> PenaltyTerm:
-    limited = acts(each.options["limit"])
+
+def make_limits(named: Iterable[Chosen], mask: Mask, learning_rate: float) -> dict[str, Limit]:
+  """Builds the constraints: the named penalties that have a limit."""
+  return {
+    each.name: Limit(_bound_penalty(each, mask), each.options["limit"], learning_rate)
+    for each in named
+    if each.kind == "penalty" and each.options["limit"]
+  }
+
+
+def _penalty_term(each: Chosen, mask: Mask) -> Term:
+  """A penalty; if its weight is a multiplier, or if it needs the reference, a term that sees the state."""
+  limited = bool(each.options["limit"])
+  if not limited and not each.needs("reference"):
+    return objective.penalty(each.without("weight", "limit").bound(mask=mask), weight=each.options["weight"])
+  penalty = _bound_penalty(each, mask)
+
+  def of_state(key: Key, view: objective.View) -> Array:
+    del key
+    extras = view.batch["state"].extras
     weight = extras["multipliers"][each.name].multiplier if limited else each.options["weight"]
-    return objective.penalty(_penalty(each, mask), weight=weight, extras=extras)
+    return weight * penalty(view.params, extras)
 
-  def term(each: Chosen) -> ExampleTerm:
-    function = each.without("weight").bound()
-
-    def of_network(key: Key, view: objective.View) -> Array:
-      passed: LossPass = view.aux
-      return function(key, passed.view(view))
-
-    weights_fn = None if each.needs("labels") else _all_weights
-    return objective.example_term(of_network, weight=each.options["weight"], weights_fn=weights_fn)
-
-  terms = {each.name: term(each) for each in named if each.kind == "term"}
-  return lambda extras: {**{each.name: penalty(each, extras) for each in _penalties(named)}, **terms}
+  return objective.example_term(of_state, weight=1.0)
 
 
-def make_limits(named: Sequence[Chosen], mask: Mask, learning_rate: float) -> dict[str, Limit]:
-  """The named penalties that have a limit, as constraints."""
-  limited = [each for each in _penalties(named) if acts(each.options["limit"])]
-  return {each.name: Limit(_penalty(each, mask), each.options["limit"], learning_rate) for each in limited}
+def _bound_penalty(each: Chosen, mask: Mask) -> Callable[[Params, ExtraStates], Array]:
+  """A penalty of `(params, extras)`."""
+  penalty = each.without("weight", "limit").bound(mask=mask)
+
+  def with_extras(params: Params, extras: ExtraStates) -> Array:
+    return penalty(params, reference=extras["reference"]) if each.needs("reference") else penalty(params)
+
+  return with_extras
 
 
-def _all_weights(given: Given) -> Array:
-  return given.examples.weights
-
-
-def _penalties(named: Iterable[Chosen]) -> list[Chosen]:
-  return [each for each in named if each.kind == "penalty"]
-
-
-def _penalty(chosen: Chosen, mask: Mask) -> Penalty:
-  penalty = chosen.without("weight", "limit").bound(mask=mask)
-  if chosen.needs("reference"):
-    return lambda params, extras: penalty(params, reference=extras["reference"])
-  return lambda params, extras: penalty(params)
+def _all_weights(batch: Mapping[str, Any]) -> Array:
+  return batch["examples"].weights
 
 
 def make_constraints(

@@ -133,8 +133,13 @@ class Extras:
       return None
     return lambda state, key: state.replace(**draw(key, state.extras["average"], state.variables))
 
+  def averaged(self, state: TrainState) -> Variables | None:
+    """The averaged parameters and statistics; None without an average."""
+    if "average" not in state.extras:
+      return None
+    return self.average.params(state.extras["average"], state.variables)
+
   def predicting(self, state: TrainState) -> TrainState:
     """The state with the parameters, and BatchNorm's statistics, for predictions."""
-    if "average" not in state.extras:
-      return state
-    return state.replace(**self.average.params(state.extras["average"], state.variables))
+    averaged = self.averaged(state)
+    return state if averaged is None else state.replace(**averaged)

@@ -1,21 +1,84 @@
+"""One training step, from a stored batch to the next state.
+
+`make_objective` augments a batch, makes its examples, and evaluates the forward pass and the regularizers,
+which are composed once. `make_train_step` differentiates it and updates the parameters.
+"""
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""One pure training step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from jaxreg import objective as objectives
 from jaxreg.train import keys
-from jaxreg.train.step.objective import Descent, make_gradient
+from jaxreg.train.step.batch import by_class, make_examples
+from jaxreg.train.step.forward import Forward, Pass
+from jaxreg.train.step.gradient import Gradient, combined, make_gradient
+from jaxreg.train.step.metrics import weighted
 from jaxreg.train.step.state import Extras, TrainState
+from jaxreg.train.step.targets import CLASSES, Target
 from jaxreg.typing import Array, Batch, Key, Metrics, ModelState, Objective, Params
 
 
-def _same(params: Params) -> Params:
-  return params
+def make_objective(
+  forward: Forward,
+  regularizers: Mapping[str, Any] | None = None,
+  *,
+  augmentations: Sequence[Callable[[Key, Batch], Batch]] = (),
+  extras: Extras | None = None,
+  scale: float = 1.0,
+  target: Target = CLASSES,
+  class_weights: Array | None = None,
+) -> Objective:
+  """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
+
+  A batch has stored `inputs` `[batch, ...]`, `labels` `[batch]` and perhaps `weights` `[batch]`. An example
+  of weight 0 has no effect. An example of label -1 has no label. Labels and weights of sequences are
+  `[batch, length]`, and a label of weight 0 has no effect.
+
+  The loss is the weighted mean of the forward pass's terms plus the `regularizers`. Every term is a metric.
+  `scale` divides the inputs. `class_weights` `[classes]` multiply the weights of the examples in the loss.
+  """
+  loss_fn = objectives.compose(
+    forward, regularizers or {}, has_aux=True, with_metrics=True, weights_fn=label_weights
+  )
+
+  def objective(
+    params: Params, state: TrainState, batch: Batch, key: Key
+  ) -> tuple[Array, tuple[ModelState, Metrics]]:
+    # 1. Augment the stored batch.
+    draws = keys.streams(key)
+    for number, augment in enumerate(augmentations):
+      batch = augment(keys.numbered(draws.augmentation, number), batch)
+
+    # 2. Make the examples: floating inputs, labels, weights.
+    examples = make_examples(batch, scale, target.standard)
+    weights = examples.label_weights
+    if class_weights is not None:
+      examples = by_class(examples, class_weights)
+
+    # 3. The forward pass with the method's terms, then the regularizers, which may run it again.
+    seen_by_terms = {
+      "inputs": examples.inputs,
+      "examples": examples,
+      "state": state,
+      "model_state": state.model_state,
+      "averaged": None if extras is None else extras.averaged(state),
+      "loss_key": draws.loss,
+      "predict_key": draws.prediction,
+    }
+    loss, (aux, metrics) = loss_fn(params, seen_by_terms, key=draws.network)
+
+    # 4. What is only logged.
+    passed: Pass = aux
+    metrics |= {name: weighted(value, weights) for name, value in passed.logged.items()}
+    return loss, (passed.model_state, jax.lax.stop_gradient(metrics))
+
+  return objective
 
 
 def make_train_step(
@@ -28,8 +91,6 @@ def make_train_step(
 ) -> Callable[..., tuple[TrainState, Metrics]]:
   """Builds `train_step(state, batch, *, axis_name=None, gather=..., scatter=...) -> (state, metrics)`.
 
-  The metrics of the objective have `loss`, whose count says how much a part of the batch weighs.
-
   Under `jit` over a sharded batch, losses and noise belong to the whole batch, on any number of devices.
   Under `pmap` or `vmap` with `axis_name`, the batch is the device's own part. Gradients and metrics are then
   combined over the axis in proportion to the weights, and each device draws its own noise.
@@ -41,7 +102,7 @@ def make_train_step(
   `scatter(gradients)` lays the gradients out for the optimizer. Neither changes a value.
   """
   optimizer = optax.with_extra_args_support(optimizer)
-  gradient = make_gradient(objective, accumulate)
+  value_and_grad = make_gradient(objective, accumulate)
 
   def train_step(
     state: TrainState,
@@ -50,27 +111,27 @@ def make_train_step(
     axis_name: str | None = None,
     gather: Callable[[Params], Params] = _same,
     scatter: Callable[[Params], Params] = _same,
-  ):
+  ) -> tuple[TrainState, Metrics]:
+    # Seed and step determine every draw.
     key = keys.step(state.key, state.step)
     if axis_name is not None:
       key = keys.device(key, axis_name)
 
-    def descent(params: Params, key: Key) -> Descent:
-      """`((loss, (model state, metrics)), gradient)` of the batch."""
-      value, grads = gradient(gather(params), state, batch, key)
+    # 1. The loss and its gradient.
+    def gradient_at(params: Params) -> Gradient:
+      value, grads = value_and_grad(gather(params), state, batch, keys.again(key))
       grads = scatter(grads)
-      return (value, grads) if axis_name is None else _combined(value, grads, axis_name)
+      return (value, grads) if axis_name is None else combined(value, grads, axis_name)
 
-    noise = key  # for optimizers that evaluate other parameters, too: the same batch and the same noise
+    (loss, (model_state, metrics)), grads = gradient_at(state.params)
 
-    def gradient_at(params: Params) -> Params:
-      return descent(params, keys.again(noise))[1]
+    # 2. The update. Some optimizers evaluate other parameters, too, on the same batch with the same noise.
+    def grad_fn(params: Params) -> Params:
+      return gradient_at(params)[1]
 
-    def loss_at(params: Params, grad_fn: object = None, key: Key | None = None) -> Array:
-      del grad_fn, key  # Optax's line search passes the arguments of `update` on.
-      return objective(gather(params), state, batch, keys.again(noise))[0]
+    def value_fn(params: Params, **_: Any) -> Array:
+      return objective(gather(params), state, batch, keys.again(key))[0]
 
-    (loss, (model_state, metrics)), grads = descent(state.params, key)
     updates, opt_state = optimizer.update(
       grads,
       state.opt_state,
@@ -78,37 +139,25 @@ def make_train_step(
       key=keys.optimizer(state.key, state.step),  # for noise in the update: the same on every device
       value=loss,
       grad=grads,
-      grad_fn=gradient_at,
-      value_fn=loss_at,
+      grad_fn=grad_fn,
+      value_fn=value_fn,
     )
     params = optax.apply_updates(state.params, updates)
+    new = state.replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
+    if extras is not None:
+      new = extras.update(state, new)
+
+    # 3. Metrics, as sums and counts.
     metrics |= {name: (norm, jnp.float32(1)) for name, norm in _gradient_norms(grads).items()}
     metrics["learning_rate"] = (jnp.asarray(schedule(state.step), jnp.float32), jnp.float32(1))
-    changes = {"params": params, "model_state": model_state, "opt_state": opt_state}
-    new = state.replace(step=state.step + 1, **changes)
-    return (new if extras is None else extras.update(state, new)), metrics
+    return new, metrics
 
   return train_step
 
 
-def _combined(value: tuple[Array, tuple[ModelState, Metrics]], grads: Params, axis_name: str) -> Descent:
-  """The value and the gradient of the whole batch, from those of the devices' parts."""
-  loss, (model_state, metrics) = value
-  # The sum comes after grad, not inside it: only this order is right under both pmap and vmap.
-  count = metrics["loss"][1]
-  total = jax.lax.psum(count, axis_name)
-  share = count / jnp.where(total > 0, total, 1)
-
-  def weighed(x: Array) -> Array:
-    return x * share
-
-  loss, grads = jax.lax.psum(jax.tree.map(weighed, (loss, grads)), axis_name)
-
-  def mean(x: Array) -> Array:
-    # Counts and flags of a state are the same everywhere.
-    return jax.lax.pmean(x, axis_name) if jnp.issubdtype(x.dtype, jnp.inexact) else x
-
-  return (loss, (jax.tree.map(mean, model_state), jax.lax.psum(metrics, axis_name))), grads
+def label_weights(batch: Mapping[str, Any]) -> Array:
+  """The weights of the labels; an example without a label has weight 0."""
+  return batch["examples"].label_weights
 
 
 def _gradient_norms(grads: Params) -> dict[str, Array]:
@@ -118,3 +167,7 @@ def _gradient_norms(grads: Params) -> dict[str, Array]:
     parts: dict[str, Params] = {"backbone": grads["backbone"], **grads["head"]}
     norms |= {f"grad_norm_{name}": optax.tree.norm(part) for name, part in parts.items()}
   return norms
+
+
+def _same(params: Params) -> Params:
+  return params

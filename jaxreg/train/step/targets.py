@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration, ensembles, losses
+from jaxreg.train.methods.method import Predicts
 from jaxreg.train.step.batch import Examples, Standard
-from jaxreg.train.step.methods import Predicts
 from jaxreg.train.step.metrics import Residuals, Sums, prediction_metrics, residuals, weighted
 from jaxreg.typing import Array
 

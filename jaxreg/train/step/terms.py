@@ -1,126 +1,106 @@
-# pyright: reportUnknownMemberType=false
-"""Regularizers that look at the examples again, in one or more passes of the network beside the loss's pass.
+"""Regularizers that look at the examples again, in one or more further passes of the network.
 
-Each is `(key, view, *, options) -> [batch]`, or `-> scalar` if the term is not a mean over examples. Terms
-that need no labels count the examples without a label, too.
+Each is `(key, view, *, options) -> [batch]`, or `-> scalar` if the term is not a mean over examples. The view
+is `jaxreg.objective.View`. Its batch has `inputs`, floating and in the model's units, and its `aux` is the
+`Pass` of the loss. Terms that need no labels count the examples without a label, too.
 """
+# pyright: reportUnknownMemberType=false
 
-import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg import adversarial, augment, losses, penalties
-from jaxreg.train import keys
+from jaxreg.objective import View
 from jaxreg.train.lookup import Options
-from jaxreg.train.step.network import Outputs
-from jaxreg.typing import Array, Key, PyTree
+from jaxreg.typing import Array, Key
 
-TrainedFn = Callable[[Key, Array], Array]  # as `NetworkView.trained_fn`
+Divergence = Callable[[Array, Array], Array]  # `(clean, moved) -> [batch]` of two predictions
+TeacherFn = Callable[[Key, Array], Array]  # `(key, inputs) -> log-probabilities` of a trained run
 
 
-@dataclasses.dataclass(frozen=True)
-class NetworkView:
-  """Everything that a term may ask of the network, at the parameters of the step.
+def predictions(view: View, x: Array) -> Array:
+  """The predictions `[batch, classes]` for the inputs `x`, with the noise of the loss's pass.
 
-  Attributes:
-    inputs: `[batch, ...]`, floating, in the model's units.
-    weights: `[batch]`, the weights of all examples, with a label or without.
-    log_probs: `[batch, classes]`, from the loss's pass.
-    features: `[batch, ...]`, the input of the head in the same pass.
-    noise: the key of the loss's pass; None for a model with BatchNorm, because its training mode would mix
-      the examples of the batch.
-    loss_fn: `(inputs, noise) -> [batch]`, the method's loss; `noise=None` gives the loss in evaluation mode.
-    log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
-    teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters and statistics,
-      without noise and without gradient; None if the run averages no parameters.
-    trained_fn: `(key, inputs) -> [batch, classes]`, log-probabilities of a trained run, without gradient; the
-      key is for predictions that draw. None if no run is given.
-    outputs: what the head returns in the loss's pass, by name, such as `logits` `[batch, classes]`.
-    predicts_numbers: whether the labels are numbers; the predictions in place of log-probabilities are then
-      standardised, as `Numbers` describes them.
+  A network with statistics, such as BatchNorm's, is in evaluation mode: training mode would mix the examples.
   """
-
-  inputs: Array
-  weights: Array
-  log_probs: Array
-  features: PyTree
-  noise: Key | None
-  loss_fn: Callable[[Array, Key | None], Array]
-  log_probs_fn: Callable[[Array, Key | None], Array]
-  teacher_fn: Callable[[Array], Array] | None
-  trained_fn: TrainedFn | None = None
-  outputs: Outputs = dataclasses.field(default_factory=dict[str, PyTree])
-  predicts_numbers: bool = False
-
-  @property
-  def same_noise(self) -> Key | None:
-    """The key of the noise in the loss's pass, cloned: its second use is intended."""
-    return None if self.noise is None else keys.again(self.noise)
-
-  def log_probs_same_noise(self, x: Array) -> Array:
-    """The log-probabilities `[batch, classes]` of the inputs `x`, with the noise of the loss's pass."""
-    return self.log_probs_fn(x, self.same_noise)
+  if view.batch["model_state"]:
+    return view.again(inputs=x, key=None).aux.predictions
+  return view.again(inputs=x).aux.predictions
 
 
-def r_drop(key: Key, view: NetworkView) -> Array:
+def losses_at(view: View, x: Array) -> Array:
+  """The method's loss `[batch]` at the inputs `x`, with the noise of the loss's pass, as in `predictions`."""
+  if view.batch["model_state"]:
+    return view.again(inputs=x, key=None).loss
+  return view.again(inputs=x).loss
+
+
+def losses_without_noise(view: View, x: Array) -> Array:
+  """The method's loss `[batch]` at the inputs `x` in evaluation mode."""
+  return view.again(inputs=x, key=None).loss
+
+
+def r_drop(key: Key, view: View) -> Array:
   """`losses.r_drop` between the loss's pass and a pass under other noise."""
-  return losses.r_drop(view.log_probs, view.log_probs_fn(view.inputs, key))
+  return losses.r_drop(view.aux.predictions, view.again(key=key).aux.predictions)
 
 
-def pi_model(key: Key, view: NetworkView) -> Array:
+def pi_model(key: Key, view: View) -> Array:
   """`losses.consistency` between the loss's pass and a pass under other noise."""
-  return losses.consistency(view.log_probs, view.log_probs_fn(view.inputs, key))
+  return losses.consistency(view.aux.predictions, view.again(key=key).aux.predictions)
 
 
-def mean_teacher(key: Key, view: NetworkView) -> Array:
+def mean_teacher(key: Key, view: View) -> Array:
   """`losses.consistency` between the prediction and the prediction of the averaged parameters."""
   del key
-  if view.teacher_fn is None:
-    raise ValueError("mean_teacher needs averaged parameters")
-  return losses.consistency(view.log_probs, view.teacher_fn(view.inputs))
+  averaged = view.batch["averaged"]
+  batch = {**view.batch, "model_state": averaged["model_state"]}
+  teacher = view.again(params=averaged["params"], batch=batch, key=None).aux.predictions
+  return losses.consistency(view.aux.predictions, jax.lax.stop_gradient(teacher))
 
 
-def distillation(key: Key, view: NetworkView, *, temperature: float = 4.0) -> Array:
-  """`losses.distillation` from a trained teacher, whose predictions have no noise."""
-  if view.trained_fn is None:
-    raise ValueError("distillation needs a trained teacher")
-  return losses.distillation(view.log_probs, view.trained_fn(key, view.inputs), temperature=temperature)
+def distillation(key: Key, view: View, *, teacher: TeacherFn, temperature: float = 4.0) -> Array:
+  """`losses.distillation` from a trained `teacher`, whose predictions have no noise."""
+  return losses.distillation(
+    view.aux.predictions, teacher(key, view.batch["inputs"]), temperature=temperature
+  )
 
 
-def entropy(key: Key, view: NetworkView) -> Array:
+def entropy(key: Key, view: View) -> Array:
   """`losses.entropy` of the prediction."""
   del key
-  return losses.entropy(view.log_probs)
+  return losses.entropy(view.aux.predictions)
 
 
-def z_loss(key: Key, view: NetworkView) -> Array:
+def z_loss(key: Key, view: View) -> Array:
   """`losses.z_loss` of the head's logits."""
   del key
-  if "logits" not in view.outputs:
-    raise ValueError(f"z_loss needs a head that returns logits, got {', '.join(view.outputs)}")
-  return losses.z_loss(view.outputs["logits"])
+  if "logits" not in view.aux.outputs:
+    raise ValueError(f"z_loss needs a head that returns logits, got {', '.join(view.aux.outputs)}")
+  return losses.z_loss(view.aux.outputs["logits"])
 
 
-def reconstruction(key: Key, view: NetworkView, *, likelihood: str = "gaussian") -> Array:
+def reconstruction(key: Key, view: View, *, likelihood: str = "gaussian") -> Array:
   """`losses.reconstruction` of the clean inputs by the head's decoder."""
   del key
-  if "reconstruction" not in view.outputs:
+  if "reconstruction" not in view.aux.outputs:
     raise ValueError("reconstruction needs a head with a decoder, such as that of the autoencoder")
   options: Options = {"likelihood": likelihood}
-  return losses.reconstruction(view.outputs["reconstruction"], view.inputs, **options)
+  return losses.reconstruction(view.aux.outputs["reconstruction"], view.batch["inputs"], **options)
 
 
-def pseudo_label(key: Key, view: NetworkView, *, threshold: float = 0.95) -> Array:
+def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
   """`losses.pseudo_label` of the loss's pass; the target is predicted from the same inputs without noise."""
   del key
-  return losses.pseudo_label(view.log_probs, view.log_probs_fn(view.inputs, None), threshold=threshold)
+  return losses.pseudo_label(view.aux.predictions, view.again(key=None).aux.predictions, threshold=threshold)
 
 
 def fixmatch(
   key: Key,
-  view: NetworkView,
+  view: View,
   *,
   threshold: float = 0.95,
   num_ops: int = 2,
@@ -143,18 +123,18 @@ def fixmatch(
     cutout_size: side of the gray square of the strong view in pixels; 0: none.
   """
   for_ops, for_cutout = jax.random.split(key)
-  strong = augment.rand_augment(for_ops, {"inputs": view.inputs}, num_ops=num_ops, magnitude=magnitude)
+  strong = augment.rand_augment(
+    for_ops, {"inputs": view.batch["inputs"]}, num_ops=num_ops, magnitude=magnitude
+  )
   if cutout_size:
     strong = augment.cutout(for_cutout, strong, size=cutout_size, fill=0.5)
-  target = view.log_probs_fn(view.inputs, None)
-  return losses.pseudo_label(
-    view.log_probs_fn(strong["inputs"], view.same_noise), target, threshold=threshold
-  )
+  target = view.again(key=None).aux.predictions
+  return losses.pseudo_label(predictions(view, strong["inputs"]), target, threshold=threshold)
 
 
 def augmix(
   key: Key,
-  view: NetworkView,
+  view: View,
   *,
   num_chains: int = 3,
   num_ops: int = 3,
@@ -174,50 +154,60 @@ def augmix(
     alpha: parameter of the Dirichlet and beta distributions of the mixtures.
   """
   options: Options = {"num_chains": num_chains, "num_ops": num_ops, "severity": severity, "alpha": alpha}
-  mixed = [augment.augmix(own, {"inputs": view.inputs}, **options) for own in jax.random.split(key)]
-  others = [view.log_probs_fn(batch["inputs"], view.same_noise) for batch in mixed]
-  return losses.jensen_shannon(jnp.stack([view.log_probs, *others], axis=-2))
+  mixed = [augment.augmix(own, {"inputs": view.batch["inputs"]}, **options) for own in jax.random.split(key)]
+  others = [predictions(view, batch["inputs"]) for batch in mixed]
+  return losses.jensen_shannon(jnp.stack([view.aux.predictions, *others], axis=-2))
 
 
-def l1_activity(key: Key, view: NetworkView) -> Array:
+def l1_activity(key: Key, view: View) -> Array:
   """`penalties.l1_activity` of the features."""
   del key
-  return penalties.l1_activity(view.features)
+  return penalties.l1_activity(view.aux.features)
 
 
-def kl_sparsity(key: Key, view: NetworkView, *, target: float = 0.05) -> Array:
+def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
   """`penalties.kl_sparsity` of the features, summed over units; all features must lie between 0 and 1.
 
   A unit's mean is over the batch. Where `pmap` or `accumulate` divides the batch, it is over one part.
   """
   del key
-  features = view.features.reshape(len(view.features), -1)
-  return penalties.kl_sparsity(features, target=target, weights=view.weights.astype(features.dtype)).sum()
+  features = view.aux.features.reshape(len(view.aux.features), -1)
+  return penalties.kl_sparsity(
+    features, target=target, weights=view.batch["examples"].weights.astype(features.dtype)
+  ).sum()
 
 
-def gradient_penalty(key: Key, view: NetworkView) -> Array:
+def gradient_penalty(key: Key, view: View) -> Array:
   """`penalties.gradient_penalty` of the loss."""
   del key
-  return penalties.gradient_penalty(lambda _, x: view.loss_fn(x, view.same_noise), None, view.inputs)
+
+  def loss_fn(_: None, x: Array) -> Array:
+    return losses_at(view, x)
+
+  return penalties.gradient_penalty(loss_fn, None, view.batch["inputs"])
 
 
-def jacobian_penalty(key: Key, view: NetworkView, *, num_samples: int = 1) -> Array:
+def jacobian_penalty(key: Key, view: View, *, num_samples: int = 1) -> Array:
   """`penalties.jacobian_penalty` of the log-probabilities, estimated by random projections."""
-  return penalties.jacobian_penalty(
-    lambda _, x: view.log_probs_same_noise(x), None, view.inputs, num_samples=num_samples, key=key
-  )
+
+  def apply_fn(_: None, x: Array) -> Array:
+    return predictions(view, x)
+
+  return penalties.jacobian_penalty(apply_fn, None, view.batch["inputs"], num_samples=num_samples, key=key)
 
 
-def fgsm(key: Key, view: NetworkView, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
+def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
   """The loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
   del key
-  moved = adversarial.fgsm(lambda x: view.loss_fn(x, None), view.inputs, eps=eps, clip=_bounds(clip))
-  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
+  moved = adversarial.fgsm(
+    functools.partial(losses_without_noise, view), view.batch["inputs"], eps=eps, clip=_bounds(clip)
+  )
+  return losses_at(view, jax.lax.stop_gradient(moved))
 
 
 def pgd(
   key: Key,
-  view: NetworkView,
+  view: View,
   *,
   eps: float = 0.1,
   step_size: float = 0.025,
@@ -227,27 +217,31 @@ def pgd(
 ) -> Array:
   """The loss at the inputs that `adversarial.pgd` finds for the network without noise."""
   options: Options = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
-  moved = adversarial.pgd(key, lambda x: view.loss_fn(x, None), view.inputs, **options, clip=_bounds(clip))
-  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
+  moved = adversarial.pgd(
+    key, functools.partial(losses_without_noise, view), view.batch["inputs"], **options, clip=_bounds(clip)
+  )
+  return losses_at(view, jax.lax.stop_gradient(moved))
 
 
-def virtual_adversarial(key: Key, view: NetworkView, *, eps: float = 1.0, num_steps: int = 1) -> Array:
+def virtual_adversarial(
+  key: Key, view: View, *, divergence: Divergence | None, eps: float = 1.0, num_steps: int = 1
+) -> Array:
   """`adversarial.vat_loss`; all passes have the noise of the loss's pass.
 
-  Where the labels are numbers, the divergence is half the squared distance of the predictions.
+  The `divergence` of numbers is half the squared distance of the predictions.
   """
-  divergence = _half_squared if view.predicts_numbers else None
   options: Options = {"eps": eps, "num_steps": num_steps, "divergence": divergence}
-  return adversarial.vat_loss(key, view.log_probs_same_noise, view.inputs, **options)
+  return adversarial.vat_loss(key, functools.partial(predictions, view), view.batch["inputs"], **options)
 
 
-def _half_squared(clean: Array, moved: Array) -> Array:
+def half_squared_distance(clean: Array, moved: Array) -> Array:
+  """The divergence of predicted numbers, `[batch]`."""
   return jnp.square(moved - clean).sum(axis=tuple(range(1, clean.ndim))) / 2
 
 
 def trades(
   key: Key,
-  view: NetworkView,
+  view: View,
   *,
   eps: float = 0.1,
   step_size: float = 0.025,
@@ -267,7 +261,9 @@ def trades(
     clip: bounds of the moved inputs, or ().
   """
   options: Options = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
-  return adversarial.trades_loss(key, view.log_probs_same_noise, view.inputs, **options, clip=_bounds(clip))
+  return adversarial.trades_loss(
+    key, functools.partial(predictions, view), view.batch["inputs"], **options, clip=_bounds(clip)
+  )
 
 
 def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:

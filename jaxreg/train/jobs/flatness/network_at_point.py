@@ -17,6 +17,7 @@ from jaxreg.flatness._noise import gradients_of_parts
 from jaxreg.flatness._sharpness import IntervalFlatness
 from jaxreg.train.data.dataset import known
 from jaxreg.train.step.batch import Examples
+from jaxreg.train.step.forward import named_terms
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
@@ -156,7 +157,8 @@ def draws_noise(program: Program, batch: Batch) -> bool:
     outputs, _ = program.apply_fn(
       params, model_state, program.examples(batch).inputs, key=apply_key, train=True
     )
-    return program.method.loss(loss_key, labels=batch["labels"], **outputs)
+    own, labels = program.method.key_for("loss", loss_key), {program.method.labels: batch["labels"]}
+    return program.method.loss(*own, **labels, **outputs)
 
   # Keys are passed even without noise; only `random_bits` shows a draw.
   traced = jax.make_jaxpr(terms)(jax.random.key(0), state.params, state.model_state, batch)
@@ -176,9 +178,9 @@ def make_networks(
     apply_key, loss_key = (None, jax.random.key(0)) if key is None else jax.random.split(key)
     examples = program.examples(batch)
     if z is None:
-      of_outputs = lambda draws, part, outputs: losses_of(draws[0], outputs, part)
-      given = (loss_key,), params, model_state, examples
-      losses, _, _ = program.values_fn(of_outputs, *given, key=apply_key, train=key is not None)
+      weights = examples.label_weights
+      losses = program.losses(params, model_state, examples, key=key)
+      losses = jnp.where(weights > 0, losses * weights, 0)
     else:
       with intercept(path, [], z):
         outputs, _ = program.apply_fn(
@@ -190,7 +192,8 @@ def make_networks(
   def losses_of(key: Key, outputs: Mapping[str, Array], examples: Examples) -> Array:
     """The weighted loss of each label."""
     weights = examples.label_weights
-    terms = program.method.loss(key, labels=examples.labels, **outputs)
+    own, labels = program.method.key_for("loss", key), {program.method.labels: examples.labels}
+    terms = named_terms(program.method, program.method.loss(*own, **labels, **outputs))
     return jnp.where(weights > 0, sum(terms.values(), start=jnp.zeros(())) * weights, 0)
 
   def split_with(model_state: ModelState) -> Split | None:
