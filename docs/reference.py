@@ -14,9 +14,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this checkout, whatever is installed
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]  # this checkout, whatever is installed
 
-import jaxreg
+import plain_numpy  # noqa: E402
+
+import jaxreg  # noqa: E402
 
 # Names without a docstring of their own: types and tables.
 DATA = {
@@ -211,7 +214,22 @@ def _page(folder: str, name: str) -> str:
   for member, kind in members(folder, name).items():
     text += f"\n   .. auto{kind}:: jaxreg.{folder}.{name}.{member}\n"
   links = guides().get(f"{folder}.{name}", [])
-  return f"{text}\nGuides: {', '.join(links)}.\n" if links else text
+  text += f"\nGuides: {', '.join(links)}.\n" if links else ""
+  return text + (_in_plain_numpy(f"{folder}.{name}") if folder == "losses" else "")
+
+
+def _in_plain_numpy(full: str) -> str:
+  """The section with the oracle of a loss."""
+  oracle = plain_numpy.oracle(full)
+  if not oracle:
+    return ""
+  options = f", with the options ``{oracle.options}``" if oracle.options else ""
+  arguments = (
+    "" if oracle.named else " In the last function `a` holds the arguments as NumPy arrays in float64."
+  )
+  code = "".join(f"   {line}".rstrip() + "\n" for line in oracle.code.splitlines())
+  text = f"The tests compare this function with the following code{options}.{arguments}"
+  return f"\nIn plain NumPy\n{'-' * 14}\n\n{text}\n\n.. code-block:: python\n\n{code}"
 
 
 def _assignment(folder: str, name: str) -> str | None:

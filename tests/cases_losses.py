@@ -42,13 +42,13 @@ def _pseudo_label(a, threshold):
 
 
 def _unit(x, axis):
-  x = np.where(np.abs(x) < np.finfo(np.float32).tiny, 0, x)  # as the processor has it
+  x = np.where(np.abs(x) < np.finfo(np.float32).tiny, 0, x)  # subnormal numbers count as 0
   norm = np.sqrt((x**2).sum(axis, keepdims=True))
   return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
 
 
 def large_margin(a, weight):
-  """Class by class, as printed."""
+  """Computes the equation class by class."""
   classes, losses = a.logits.shape[-1], []
   for logits, label in zip(a.logits.reshape(-1, classes), a.labels.reshape(-1), strict=True):
     log_q = np.log(oracles.softmax(np.delete(logits, label)))
@@ -75,7 +75,7 @@ def _arcface(a, margin, scale):
 
 
 def tempered_probs(logits, t2):
-  """By bisection for the normaliser, in which the sum falls; at the largest logit it is at least 1."""
+  """Finds the normalizer by bisection: the sum falls with it, and is at least 1 at the largest logit."""
   if t2 == 1:
     return oracles.softmax(logits)
   exp_t = lambda x: (1 + (1 - t2) * x) ** (1 / (1 - t2))
@@ -89,7 +89,7 @@ def tempered_probs(logits, t2):
 
 
 def bi_tempered(logits, labels, t1, t2):
-  """The Bregman divergence between one-hot targets and the probabilities, as printed."""
+  """The Bregman divergence between one-hot targets and the probabilities."""
   p, y = tempered_probs(logits, t2), oracles.one_hot(labels, logits.shape[-1])
   log_t = lambda x: np.log(x) if t1 == 1 else (x ** (1 - t1) - 1) / (1 - t1)
   fit = (y * (0 - log_t(p))).sum(-1)
@@ -102,7 +102,7 @@ def _r_drop(a):
 
 
 def _jensen_shannon(a):
-  """The entropy of the mean minus the mean entropy, the other way of writing it."""
+  """The entropy of the mean minus the mean entropy."""
   entropy = lambda p: -(p * np.log(p)).sum(-1)
   p = oracles.softmax(a.logits)
   return entropy(p.mean(-2)) - entropy(p).mean(-1)
@@ -131,10 +131,17 @@ def _uncertain(a):
 
 
 def _binary(a, of=lambda loss, p: loss, logits=None, labels=None):
-  """Of the probability of each answer and its cross-entropy; the mean over both answers by the label."""
+  """Averages `of(loss, probability)` over the answers yes and no, weighted by the label."""
   z, y = a.logits if logits is None else logits, a.labels if labels is None else labels
   losses = [np.logaddexp(0, -z), np.logaddexp(0, z)]
   return sum(share * of(loss, np.exp(-loss)) for share, loss in zip((y, 1 - y), losses))
+
+
+def _binary_focal(a):
+  p = oracles.sigmoid(a.logits)
+  yes = 0.25 * (1 - p) ** 2 * np.logaddexp(0, -a.logits)
+  no = 0.75 * p**2 * np.logaddexp(0, a.logits)
+  return a.labels * yes + (1 - a.labels) * no
 
 
 def _asymmetric(a):
@@ -145,7 +152,7 @@ def _asymmetric(a):
 
 
 def _binary_distillation(a):
-  """From the softmax of the logits 0 and z."""
+  """A yes-or-no answer is a softmax over the logits 0 and z."""
   two = lambda x: oracles.softmax(np.stack([np.zeros_like(x), x / 2.5], -1))
   p, q = two(a.teacher_logits), two(a.logits)
   return 2.5**2 * (p * (np.log(p) - np.log(q))).sum(-1)
@@ -171,10 +178,7 @@ BINARY = (
   Case(
     "losses.binary_focal",
     YES_OR_NO,
-    lambda a: (
-      a.labels * 0.25 * (1 - oracles.sigmoid(a.logits)) ** 2 * np.logaddexp(0, -a.logits)
-      + (1 - a.labels) * 0.75 * oracles.sigmoid(a.logits) ** 2 * np.logaddexp(0, a.logits)
-    ),
+    _binary_focal,
   ),
   Case(
     "losses.binary_focal",

@@ -44,7 +44,7 @@ def softmax(logits) -> np.ndarray:
 
 
 def cross_entropy(logits, labels) -> np.ndarray:
-  """As `log(1 + sum exp(o_k - o_t))`, which keeps its digits when the loss is nearly zero."""
+  """`log(1 + sum exp(o_k - o_t))` keeps its digits when the loss is nearly zero."""
   logits, target = f64(logits), one_hot(labels, np.shape(logits)[-1])
   margins = logits - (logits * target).sum(-1, keepdims=True)
   return np.log1p((np.exp(margins) * (1 - target)).sum(-1))
@@ -124,7 +124,7 @@ def dropmax_diagnostics(
 
 
 def sparsemax_probs(logits) -> np.ndarray:
-  """The projection onto the simplex, by trying every size of the support."""
+  """Projects onto the simplex by trying every size of the support."""
   flat = f64(logits).reshape(-1, np.shape(logits)[-1])
   rows = []
   for row in flat:
@@ -136,7 +136,7 @@ def sparsemax_probs(logits) -> np.ndarray:
 
 
 def sparsemax(logits, labels) -> np.ndarray:
-  """From the threshold, as the paper has it."""
+  """Computes the loss from the threshold, as in the paper."""
   logits, probs = f64(logits), sparsemax_probs(logits)
   threshold = np.where(probs > 0, logits - probs, -np.inf).max(-1, keepdims=True)
   inside = (np.where(probs > 0, logits**2 - threshold**2, 0)).sum(-1)
@@ -156,7 +156,7 @@ def sampled_classes(noise, labels, fraction) -> np.ndarray:
 
 
 def subset_cross_entropy(logits, labels, kept, correction=0.0) -> np.ndarray:
-  """Of the classes in `kept`, those that are not the target less `correction`."""
+  """Cross-entropy over the classes in `kept`; `correction` is subtracted from all logits but the target's."""
   target = one_hot(labels, np.shape(logits)[-1])
   scores = f64(logits) - np.where(target > 0, 0, correction)
   margins = scores - (scores * target).sum(-1, keepdims=True)
@@ -243,3 +243,24 @@ def posterior_others(features, kernel, bias, labels) -> np.ndarray:
   logits = f64(features) @ f64(kernel) + f64(bias)
   logits = np.where(one_hot(labels, logits.shape[-1]) > 0, -np.inf, logits)
   return softmax(logits - logits.max(-1, keepdims=True))
+
+
+def class_weights(counts, scheme="inverse", beta=0.999, limit=np.inf) -> np.ndarray:
+  """Weights that fall with the count and whose mean over all examples is 1."""
+  counts = f64(counts)
+  effective = (1 - beta**counts) / (1 - beta)
+  weights = 1 / {"inverse": counts, "sqrt": np.sqrt(counts), "effective": effective}[scheme]
+  weights = np.minimum(weights, limit * weights.min())
+  return weights * counts.sum() / (counts * weights).sum()
+
+
+def linear(loss, features, kernel, labels, bias=0.0) -> np.ndarray:
+  """The loss of all logits at once."""
+  return loss(f64(features) @ f64(kernel) + bias, labels)
+
+
+def semi_supervised(supervised, unsupervised, labels, weight=1.0) -> np.ndarray:
+  """Values whose mean is the labelled mean plus `weight` times the unlabelled mean."""
+  labelled = np.asarray(labels) >= 0
+  share = np.where(labelled, labelled.mean(), 1 - labelled.mean())
+  return np.where(labelled, supervised, weight * f64(unsupervised)) / share

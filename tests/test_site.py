@@ -7,8 +7,14 @@ import inspect
 import re
 import shlex
 import sys
+import textwrap
+import types
 from pathlib import Path
 
+import cases_losses
+import contract
+import jax
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -77,6 +83,31 @@ def test_a_function_s_page_has_its_words_and_the_guides_that_name_it():
   assert guides
   assert guides == naming
   assert "Guides" not in pages()["reference/noise/shake_drop.rst"]
+
+
+@pytest.mark.parametrize("name", reference.public()["losses"])
+def test_the_page_of_a_loss_has_its_oracle_in_plain_numpy(name):
+  """The code of the page runs alone and gives what the oracle of the case gives."""
+  page = pages()[f"reference/losses/{name}.rst"]
+  text, found, code = page.partition("\nIn plain NumPy\n")[2].partition(".. code-block:: python\n")
+  assert found, f"give losses.{name} a case in tests/cases_losses.py with an oracle in NumPy"
+  namespace = {}
+  exec(textwrap.dedent(code), namespace)
+  assert "oracles" not in code
+  cases = [case for case in (*contract.CASES, *cases_losses.CASES) if case.function == f"losses.{name}"]
+  if not cases:
+    assert callable(namespace[name])  # called in the test that `ELSEWHERE` names, as `oracles.name`
+    return
+  assert all(option in text for option in cases[0].options if option not in contract.GROUPS)
+  function = [value for value in namespace.values() if inspect.isfunction(value)][-1]
+
+  def called(oracle):
+    inputs = {
+      key: value if key == "key" else jax.device_get(value) for key, value in contract.make(cases[0]).items()
+    }
+    return oracle(types.SimpleNamespace(**inputs, dtype=np.float32))
+
+  jax.tree.map(np.testing.assert_array_equal, called(function), called(cases[0].oracle))
 
 
 def classes():

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
@@ -20,19 +21,20 @@ def test_inverse_is_scikit_learns():
 
 
 @pytest.mark.parametrize(
-  ("options", "raw"),
+  "options",
   [
-    ({"scheme": "sqrt"}, COUNTS**-0.5),
-    ({"scheme": "effective"}, (1 - 0.999) / (1 - 0.999**COUNTS)),
-    ({"scheme": "effective", "beta": 0.9}, (1 - 0.9) / (1 - 0.9**COUNTS)),
-    ({"scheme": "effective", "beta": 0.0}, np.ones(5)),
-    ({"limit": 10.0}, 1 / np.maximum(COUNTS, 60)),
-    ({"limit": 1.0}, np.ones(5)),
+    {"scheme": "sqrt"},
+    {"scheme": "effective"},
+    {"scheme": "effective", "beta": 0.9},
+    {"scheme": "effective", "beta": 0.0},
+    {"limit": 10.0},
+    {"limit": 1.0},
   ],
+  ids=str,
 )
-def test_the_closed_form_with_the_mean_1_over_examples(options, raw):
+def test_the_closed_form_with_the_mean_1_over_examples(options):
   got = losses.class_weights(COUNTS, **options)
-  np.testing.assert_allclose(got, raw * COUNTS.sum() / (COUNTS * raw).sum(), rtol=1e-6)
+  np.testing.assert_allclose(got, oracles.class_weights(COUNTS, **options), rtol=1e-6)
   np.testing.assert_allclose(np.average(got, weights=COUNTS), 1, rtol=1e-6)
 
 

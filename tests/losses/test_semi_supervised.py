@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import oracles
 import pytest
 from contract import jit
 
@@ -32,6 +33,11 @@ def test_the_mean_is_that_of_each_part(labels, over):
   np.testing.assert_allclose(np.average(got, weights=weights), want, rtol=1e-6)
   plain = losses.semi_supervised(SUPERVISED, UNSUPERVISED, labels, weight=0.3, over=over)
   assert ((plain > 0) == ((LABELS >= 0) | other)).all()
+
+
+def test_the_value_of_each_example():
+  got = semi(SUPERVISED, UNSUPERVISED, LABELS, weight=0.3)
+  np.testing.assert_allclose(got, oracles.semi_supervised(SUPERVISED, UNSUPERVISED, LABELS, 0.3), rtol=1e-6)
 
 
 def test_a_part_that_is_empty_is_zero():
