@@ -4,13 +4,13 @@
 
 Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `benchmarks/results.json` when
 it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
-tables of `docs/speed.md` and `docs/toolbox.md` are made again from that file, and all tables and numbers of
-the README, docs/ and papers/ that have a record in `benchmarks/records` (`_records.py` says how a page asks
-for them), and the figures of comparisons; `--render` does only that. `--quick` takes a few minutes, shows
-that everything runs, and writes neither. PyTorch is that of `--peer-python`; `--other-python` shows the
-training step under other versions of Python and JAX. Five run only if they are named: `accelerator`, for a
-GPU or a TPU, `toolbox`, the steps of all regularizers, `pyhessian_readme`, `install`, which downloads, and
-`conformance`, which takes no times and has Keras from `--peer-python`.
+tables of `benchmarks/README.md`, `docs/speed.md` and `docs/toolbox.md` are made again from that file. So are
+all tables and numbers of the README, docs/ and papers/ with a record in `benchmarks/records` (`_records.py`
+says how a page asks for them), and the figures of comparisons. `--render` does only that. `--quick` takes a
+few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`;
+`--other-python` shows the training step under other versions of Python and JAX. Five run only if they are
+named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, `pyhessian_readme`,
+`install`, which downloads, and `conformance`, which takes no times and has Keras from `--peer-python`.
 """
 
 import argparse
@@ -36,6 +36,7 @@ RESULTS = FOLDER / "results.json"
 ROOT = FOLDER.parent
 PAGES = (
   ROOT / "README.md",
+  FOLDER / "README.md",
   *sorted((ROOT / "docs").glob("*.md")),
   *sorted((ROOT / "docs/guides").glob("*.md")),
   *sorted((ROOT / "papers").glob("*/README.md")),
@@ -68,8 +69,9 @@ PEERS = (
 )  # those that run a peer too
 BY_INSTRUCTIONS = ("steps",)  # those whose results are kept for each kind of processor
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
-# <!-- table NAME --> ... <!-- end -->
-TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# <!-- table NAME --> ... <!-- end -->. Lines behind the name choose: `columns: network; ms` by the beginnings
+# of the headings, and `network: MLP; LeNet` the rows by the cells of a column.
+TABLE = re.compile(r"(<!-- table (\w+)\s(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 # <!-- tables MEASUREMENT --> ... <!-- end -->: all of them
 TABLES = re.compile(r"(<!-- tables (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -173,7 +175,8 @@ def render(page: str, results: dict[str, Any]) -> str:
     if match[2] not in measured:
       return match[0]
     name, found = measured[match[2]]
-    return f"{match[1]}{markdown(found['tables'][match[2]])}\n\n{caption(name, found)}\n{match[3]}"
+    table = chosen(found["tables"][match[2]], _records.options(match[3]))
+    return f"{match[1]}{markdown(table)}\n\n{caption(name, found)}\n{match[4]}"
 
   def blocks(match: re.Match[str]) -> str:
     if match[2] not in results:
@@ -183,6 +186,20 @@ def render(page: str, results: dict[str, Any]) -> str:
     return f"{match[1]}{tables}\n\n{caption(match[2], found)}\n{match[3]}"
 
   return TABLES.sub(blocks, TABLE.sub(block, page))
+
+
+def chosen(table: dict[str, Any], choices: dict[str, str]) -> dict[str, Any]:
+  """Returns the rows and the columns of a table that a page chooses."""
+
+  def index(heading: str) -> int:
+    return next(i for i, column in enumerate(table["columns"]) if column.startswith(heading))
+
+  shown = choices.pop("columns", "")
+  rows = table["rows"]
+  for heading, cells in choices.items():
+    rows = [row for row in rows if row[index(heading)] in cells.split("; ")]
+  kept = [index(heading) for heading in shown.split("; ")] if shown else range(len(table["columns"]))
+  return {"columns": [table["columns"][i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
 
 
 def markdown(table: dict[str, Any]) -> str:

@@ -169,14 +169,14 @@ def missing(page: str) -> set[str]:
   """The names of the records that a page asks for and that do not exist."""
   names = {found[2] for found in BLOCK.finditer(page)} | {found[3] for found in NUMBER.finditer(page)}
   for found in BLOCK.finditer(page):
-    names |= {name for name, _, _ in _rows(found[2], _options(found[3])) if name}
+    names |= {name for name, _, _ in _rows(found[2], options(found[3])) if name}
   return {name for name in names if not (FOLDER / f"{name}.json").is_file()}
 
 
 def unrecorded(page: str) -> list[str]:
   """The numbers with an interval that no record is behind."""
   page = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
-  page = re.sub(r"<!-- tables? \w+ -->.*?<!-- end -->", "", page, flags=re.DOTALL)
+  page = re.sub(r"<!-- tables? \w+\s.*?-->.*?<!-- end -->", "", page, flags=re.DOTALL)
   return re.findall(r"[\d.]+ (?:± [\d.]+|\[-?[\d.]+, -?[\d.]+\])", NUMBER.sub("", BLOCK.sub("", page)))
 
 
@@ -201,10 +201,10 @@ def _number(found: re.Match[str]) -> str:
 
 
 def _block(found: re.Match[str], up: str) -> str:
-  head, name, options, end = found.groups()
+  head, name, choices, end = found.groups()
   if missing(found[0]):
     return found[0]
-  given = _options(options)
+  given = options(choices)
   rows = {shown_as: row_of(of, label) for of, label, shown_as in _rows(name, given)}
   columns = given.pop("columns", COMPARED).split("; ")
   given.pop("rows", None)
@@ -218,23 +218,24 @@ def _block(found: re.Match[str], up: str) -> str:
     cells = [_cell(row, column, rows[first]) for column in columns]
     lines.append([label, *cells, *(_fixed(texts, label) for texts in given.values())])
   table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-  files = dict.fromkeys(of for of, _, _ in _rows(name, _options(options)))
+  files = dict.fromkeys(of for of, _, _ in _rows(name, options(choices)))
   links = " and ".join(f"[{file}]({up}benchmarks/records/{file}.json)" for file in files)
   kind = "Mean and 95 % interval" if number > 1 else "Values"
   return f"{head}{table}\n\n{kind} of the runs in {links}.\n{end}"
 
 
-def _options(text: str) -> dict[str, str]:
+def options(text: str) -> dict[str, str]:
+  """Reads the lines `key: value` of the comment above a table."""
   return {key: value for key, _, value in (line.partition(": ") for line in text.strip().splitlines())}
 
 
-def _rows(name: str, options: dict[str, str]) -> list[tuple[str, str, str]]:
-  """Of each row of a table its record, its label there and what the page calls it."""
-  if "rows" not in options:
+def _rows(name: str, choices: dict[str, str]) -> list[tuple[str, str, str]]:
+  """Returns for each row of a table its record, its label in the record and its label on the page."""
+  if "rows" not in choices:
     known = read(name) if (FOLDER / f"{name}.json").is_file() else {}
     return [(name, label, METHODS.get(label, label.replace("_", " "))) for label in known]
   rows = []
-  for entry in options["rows"].split("; "):
+  for entry in choices["rows"].split("; "):
     shown_as, _, source = entry.rpartition(" = ")
     of, _, label = source.partition("/") if shown_as and "/" in source else (name, "", source)
     rows.append((of, label, shown_as or METHODS.get(label, label.replace("_", " "))))

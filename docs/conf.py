@@ -169,6 +169,13 @@ def write_root_pages() -> None:
     (DOCS / f"about/{name.lower()}.md").write_text(text)
 
 
+def write_measurements() -> None:
+  """The page of all measurements, whose links are seen from `docs/about/`."""
+  text = (DOCS.parent / "benchmarks/README.md").read_text()
+  text = text.replace("](../benchmarks/", "](../../benchmarks/").replace("](../docs/", "](../")
+  (DOCS / "about/measurements.md").write_text(text)
+
+
 def write_papers() -> None:
   """The pages of `papers/`, whose links are seen from `docs/papers/`, one folder deeper than `docs/`."""
   (DOCS / "papers").mkdir(exist_ok=True)
@@ -182,6 +189,7 @@ def links_to_root_pages(app, docname: str, source: list[str]) -> None:
   up = "../" * docname.count("/")
   for name in ROOT_PAGES:
     source[0] = re.sub(rf"\]\((\.\./)+{name}\.md", f"]({up}about/{name.lower()}.md", source[0])
+  source[0] = re.sub(r"\]\((?:\.\./)+benchmarks/README\.md", rf"]({up}about/measurements.md", source[0])
   source[0] = re.sub(r"\]\((?:\.\./)+papers/(\w+)/README\.md", rf"]({up}papers/\1.md", source[0])
 
 
@@ -209,6 +217,7 @@ def as_written(app, what, name, obj, options, signature, returned):
 
 def setup(app) -> None:
   write_root_pages()
+  write_measurements()
   write_papers()
   gallery.write(DOCS)
   reference.write(DOCS)

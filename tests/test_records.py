@@ -27,9 +27,24 @@ def test_a_page_shows_its_records(page):
   results = json.loads(command.RESULTS.read_text())
   assert records.missing(text) == set(), "records that this page needs are not in benchmarks/records"
   made = {table for found in results.values() for table in found["tables"]}
-  assert {name for _, name, _ in command.TABLE.findall(text)} <= made
+  assert {name for _, name, *_ in command.TABLE.findall(text)} <= made
   again = records.render(command.render(text, results), command.up(page))
   assert again == text, "`python -m benchmarks --render` makes it again"
+
+
+def test_every_measurement_is_on_a_page():
+  texts = "".join(page.read_text() for page in command.PAGES)
+  shown = {name for _, name, *_ in command.TABLE.findall(texts)}
+  whole = {name for _, name, _ in command.TABLES.findall(texts)}
+  for measurement, found in json.loads(command.RESULTS.read_text()).items():
+    assert measurement in whole or set(found["tables"]) <= shown, measurement
+
+
+def test_a_page_chooses_rows_and_columns_of_a_table():
+  table = {"columns": ["network", "load (1.5)", "ms"], "rows": [["MLP", "a", "1"], ["LeNet", "b", "2"]]}
+  assert command.chosen(table, {}) == table
+  chosen = command.chosen(table, {"network": "LeNet; ResNet", "columns": "ms; load"})
+  assert chosen == {"columns": ["ms", "load (1.5)"], "rows": [["2", "b"]]}
 
 
 @pytest.mark.parametrize("page", command.PAGES, ids=where)
