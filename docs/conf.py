@@ -30,6 +30,7 @@ project = "jaxreg"
 author = "The jaxreg authors"
 copyright = author
 version = release = jaxreg.__version__
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY")  # of the workflow that builds the site
 
 extensions = [
   "myst_parser",
@@ -48,13 +49,15 @@ sphinx_gallery_conf = {
   "write_computation_times": False,
   "show_signature": False,
   "abort_on_example_error": True,
-  "first_notebook_cell": """\
+}
+if REPOSITORY:
+  # No package index has jaxreg, so Colab installs it from the repository.
+  sphinx_gallery_conf["first_notebook_cell"] = f"""\
 import sys
 
 if "google.colab" in sys.modules:
-  %pip install --quiet "jaxreg[train]"
-""",
-}
+  %pip install --quiet "jaxreg[train] @ git+https://github.com/{REPOSITORY}"
+"""
 exclude_patterns = ["_build", "**/README.*"]
 default_role = "literal"
 nitpicky = True
@@ -195,9 +198,8 @@ def links_to_root_pages(app, docname: str, source: list[str]) -> None:
 
 def link_to_colab(app, docname: str, source: list[str]) -> None:
   """Below the title of a tutorial; GitHub's workflow knows the repository and fills a branch of notebooks."""
-  repository = os.environ.get("GITHUB_REPOSITORY")
-  if repository and re.fullmatch(r"tutorials/(?!index|sg_)\w+", docname):
-    url = f"https://colab.research.google.com/github/{repository}/blob/notebooks/{Path(docname).name}.ipynb"
+  if REPOSITORY and re.fullmatch(r"tutorials/(?!index|sg_)\w+", docname):
+    url = f"https://colab.research.google.com/github/{REPOSITORY}/blob/notebooks/{Path(docname).name}.ipynb"
     source[0] = re.sub(r"(?m)^(=+)$", rf"\1\n\n`Open in Colab <{url}>`__", source[0], count=1)
 
 
