@@ -1,10 +1,10 @@
-"""A loss function with regularizers, `compose(loss_fn, {name: term}) -> loss_fn`, and the books of each term.
+"""Regularizers for a loss function, `compose(loss_fn, {name: term}) -> loss_fn`, and a report of each term.
 
 A term is a `penalty` of the parameters; an `example_term`, a further loss on the examples that shares the
 loss's forward pass; or a `perturbation` of the inputs, labels, parameters, activations or the whole batch:
 noise, mixup, CutMix. A weight or option is a number, a schedule of the step or a traced array.
 
-The names of the terms give their keys: a term that is added or taken away changes no draw of the others.
+A term's key comes from its name, so adding or removing a term changes no other term's draws.
 """
 
 from jaxreg._names import suggest_names

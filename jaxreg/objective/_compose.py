@@ -1,4 +1,4 @@
-"""A loss function with regularizers."""
+"""Adds regularizers to a loss function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PER_BATCH, PER_PASS = ("batch", "labels"), ("params", "inputs")  # perturbed onc
 
 
 class _Values(NamedTuple):
-  """What a forward pass returns, and the terms of its loss by name."""
+  """The terms of a forward pass's loss by name, and its auxiliary value."""
 
   data: dict[str, Array]
   aux: Any
@@ -33,7 +33,7 @@ class _Values(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Composed:
-  """What `compose` returns: a loss function `(params, batch, *, key=None, step=None)`, and its `report`."""
+  """A loss function with regularizers, `(params, batch, *, key=None, step=None)`, and its `report`."""
 
   loss_fn: Callable[..., Any]
   terms: Mapping[str, Term]
@@ -57,24 +57,24 @@ class Composed:
   def report(
     self, params: Params, batch: Batch, *, key: Key | None = None, step: ArrayLike | None = None
   ) -> Report:
-    r"""Tells for every term its value, the norm of its gradient, and which way its gradient points.
+    r"""Measures the value of every term, and the norm and direction of its gradient.
 
     .. math:: \cos_t = \frac{\langle \nabla L_t, \nabla L_{\text{data}} \rangle}
       {\|\nabla L_t\| \, \|\nabla L_{\text{data}}\|}
 
-    A term with a negative cosine works against the loss of the data. There is one forward pass, and a
-    backward pass for each term. A perturbation contributes the difference of the loss of the data with and
-    without it, which costs one more of both.
+    A term with a negative cosine works against the loss of the data. The report costs one forward pass, and a
+    backward pass for each term. A perturbation contributes the difference of the data's loss with and without
+    it, which costs one more forward and backward pass.
 
     Args:
       params: any pytree.
-      batch: as in a call, and `key` and `step`, too.
+      batch: as in a call, like `key` and `step`.
       key: the key of the step.
       step: the number of the step.
 
     Returns:
-      A named tuple of dicts by term, which prints as a table: `value`, what the term adds to the loss, and
-      `norm` and `cosine` of its gradient; the cosine is 0 if one of the two gradients is 0.
+      A named tuple of dicts by term, which prints as a table: `value`, the term's contribution to the loss,
+      and the `norm` and `cosine` of its gradient. The cosine is 0 if either gradient is 0.
     """
 
     def contributions(objective: Composed, params: Params) -> dict[str, Array]:
@@ -107,7 +107,7 @@ class Composed:
     key: Key | None,
     step: ArrayLike | None,
   ) -> Metrics:
-    """The sum and count of every term and of their total, `loss`."""
+    """Returns the sum and count of every term, and of their total, `loss`."""
     count = _count(data, weights)
     metrics = {name: _entry(value, weights, count, name) for name, value in data.items()}
 
@@ -132,7 +132,7 @@ class Composed:
     return {**metrics, "loss": (total, count)}
 
   def _perturbed(self, batch: Batch, key: Key | None, step: ArrayLike | None) -> Batch:
-    """The batch after the perturbations that are drawn once."""
+    """Applies the perturbations that are drawn once per batch."""
     if key is None:
       return batch
     if not all(isinstance(term, Penalty) for term in self.terms.values()):
@@ -147,11 +147,11 @@ class Composed:
     return batch
 
   def _perturbations(self, *on: str) -> list[tuple[str, Perturbation]]:
-    found = [(name, term) for name, term in self.terms.items() if isinstance(term, Perturbation)]
-    return [(name, term) for name, term in found if term.on in on]
+    terms = self.terms.items()
+    return [(name, term) for name, term in terms if isinstance(term, Perturbation) and term.on in on]
 
   def _weighted(self, batch: Batch) -> tuple[Array | None, Batch]:
-    """The weights of the examples, and the batch with inputs of 0 for those that do not count."""
+    """Returns the examples' weights, and the batch, where inputs that do not count are 0."""
     if self.weights_fn is not None:
       return self.weights_fn(batch), batch
     if not isinstance(batch, Mapping):
@@ -169,10 +169,11 @@ class Composed:
     return weights, batch
 
   def _forward(self, params: Params, batch: Batch, key: Key | None, *, step: ArrayLike | None) -> _Values:
-    """One forward pass, with the perturbations of its key."""
-    given: dict[str, Any] = {}
+    """Runs one forward pass, with the perturbations of its key."""
+    options: dict[str, Any] = {}
+    calls: dict[str, int] = {}  # of `perturb`, by the name of the activation
     if _takes_perturb(self.loss_fn):
-      given["perturb"] = functools.partial(self._perturb, key, step, {})
+      options["perturb"] = functools.partial(self._perturb, key, step, calls)
     if key is not None:
       for name, term in self._perturbations(*PER_PASS):
         own, function = named(key, name), bound(term, step, name)
@@ -181,19 +182,18 @@ class Composed:
         else:
           check_batch(batch, "inputs")
           batch = {**batch, "inputs": function(own, batch["inputs"])}
-    value = self.loss_fn(params, batch, key=key, **given)
-    asked = given["perturb"].args[-1] if given else {}
+    value = self.loss_fn(params, batch, key=key, **options)
     for name, term in self.terms.items():
-      if isinstance(term, Perturbation) and term.on not in (*PER_BATCH, *PER_PASS, *asked):
+      if isinstance(term, Perturbation) and term.on not in (*PER_BATCH, *PER_PASS, *calls):
         raise ValueError(
           f"on must be batch, labels, params, inputs or a name that loss_fn gives its argument perturb, "
-          f"{', '.join(asked) or 'none'}, got {term.on!r} for {name}"
+          f"{', '.join(calls) or 'none'}, got {term.on!r} for {name}"
         )
     return _values(value, self.has_aux)
 
-  def _perturb(self, key: Key | None, step: ArrayLike | None, asked: dict[str, int], on: str, x: Any) -> Any:
-    """The activation `x` of a pass, perturbed; each call of a pass has a draw of its own."""
-    number = asked[on] = asked.get(on, -1) + 1
+  def _perturb(self, key: Key | None, step: ArrayLike | None, calls: dict[str, int], on: str, x: Any) -> Any:
+    """Perturbs the activation `x` of a pass; each call within a pass has its own draw."""
+    number = calls[on] = calls.get(on, -1) + 1
     if key is not None:
       for name, term in self._perturbations(on):
         x = bound(term, step, name)(jax.random.fold_in(named(key, name), number), x)
@@ -212,27 +212,27 @@ def compose(
 
   .. math:: L(\theta) = \frac{\sum_i w_i \ell_i(\theta)}{\sum_i w_i} + \sum_t \alpha_t L_t(\theta)
 
-  Its terms are in `penalty`, `example_term` and `perturbation`. A term's key is the key of the call with the
-  term's name folded in, and `loss_fn` gets the key itself. So a term more or less changes no other draw. The
-  loss and all example terms share one forward pass.
+  `penalty`, `example_term` and `perturbation` make the terms. A term's key is the key of the call with the
+  term's name folded in, and `loss_fn` gets the key itself, so adding a term changes no other draw. The loss
+  and all example terms share one forward pass.
 
   The weights of the examples are `batch["weights"]` `[batch]`. An example whose `batch["where"]` `[batch]` is
-  false has weight 0, and its inputs may be NaN. Without either all examples count alike.
+  false has weight 0, and its inputs may be NaN. Without both, all examples have the same weight.
 
-  Average the gradients of several devices. A sum would count a penalty once a device. If the devices' weights
-  differ, weigh the average by the counts in the metrics.
+  On several devices, average the gradients: a sum would count a penalty once per device. If the devices'
+  weights differ, weight the average by the counts in the metrics.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> loss`. The loss is a scalar, or one value an example, `[batch]`, of
-      which the weighted mean is taken, or several of either by name, such as `losses.dropmax_terms`. It
-      also gets `perturb`, if it takes it. `key=None` asks for no noise.
+    loss_fn: `(params, batch, *, key) -> loss`. The loss is a scalar, or one value per example, `[batch]`,
+      whose weighted mean counts, or a dict of either, such as `losses.dropmax_terms` returns. It gets the
+      argument `perturb` if it has one. `key=None` means no noise.
     terms: terms by name.
-    has_aux: whether `loss_fn` returns `(loss, aux)`, as for `jax.grad`; the result then does too. Terms see
-      `aux`: outputs, activations, the model state.
-    with_metrics: whether the metrics are returned beside the loss: every term's contribution to the loss by
-      name, as a sum and a count, which add up over batches and devices. The loss is `"loss"`, the value of
-      `loss_fn` is `"data"` or has its own names. With `has_aux` it is `(loss, (aux, metrics))`.
-    weights_fn: `batch -> [batch]`, the weights of the examples, in place of those of the batch.
+    has_aux: whether `loss_fn` returns `(loss, aux)`, as for `jax.grad`; the result then does too. Terms can
+      read `aux`, which may hold outputs, activations or the model state.
+    with_metrics: whether to return metrics with the loss: each term's contribution to the loss by name, as a
+      sum and a count that add up over batches and devices. The total is `"loss"`. The value of `loss_fn` is
+      `"data"`, or has its own names. With `has_aux` the result is `(loss, (aux, metrics))`.
+    weights_fn: `batch -> [batch]`, the weights of the examples, which replaces `batch["weights"]`.
 
   Returns:
     A function `(params, batch, *, key=None, step=None)` with the method `report`. Its value is float32 or
@@ -263,14 +263,14 @@ def compose(
 
 
 def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
-  """`(sum, count)` of values `[batch, ...]`; an example of weight 0 counts for nothing, even if it is NaN."""
+  """Computes `(sum, count)` of values `[batch, ...]`; values of weight 0 may be NaN."""
   values = values.astype(jnp.promote_types(values.dtype, weights.dtype))
   weights = jnp.broadcast_to(jnp.expand_dims(weights, range(weights.ndim, values.ndim)), values.shape)
   return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()
 
 
 def _entry(value: Array, weights: Array | None, count: Array, name: str) -> tuple[Array, Array]:
-  """The sum and count of a term: the mean over its own examples, times the objective's count."""
+  """Computes a term's sum and count: the mean over its own examples times the objective's count."""
   if not value.ndim:
     return value * count, count
   weights = jnp.ones_like(value) if weights is None else weights
@@ -296,7 +296,7 @@ def _sum(data: Mapping[str, Array]) -> Array:
 
 
 def _values(value: Any, has_aux: bool) -> _Values:
-  """The terms of a loss by name, at least float32, and the aux value."""
+  """Names the terms of a loss, casts them to at least float32, and splits off the auxiliary value."""
   aux = None
   if has_aux:
     if not (isinstance(value, tuple) and len(value) == 2):

@@ -1,4 +1,4 @@
-"""What every term of an objective contributes to the loss and to its gradient."""
+"""The contribution of every term of an objective to the loss and to its gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxreg.typing import Array, Params, PyTree
 
 
 class Report(NamedTuple):
-  """What every term contributes, by name, as `Composed.report` says; `print` shows a table."""
+  """The contribution of every term by name, as `Composed.report` says; `print` shows a table."""
 
   value: dict[str, Array]
   norm: dict[str, Array]
@@ -37,24 +37,25 @@ def make_report(
   without: Mapping[str, Callable[[Params], dict[str, Array]]],
   params: Params,
 ) -> Report:
-  """Values, gradients and cosines of `contributions(params)`, of which `"data"` is one.
+  """Measures values, gradients and cosines of `contributions(params)`, which include `"data"`.
 
-  `without` has the contributions without each perturbation, whose own one is the difference of `"data"`.
+  `without` has the contributions without each perturbation. A perturbation contributes the difference of
+  `"data"` with and without it.
   """
   values, gradient = _gradients(contributions, params)
-  found = {name: (value, gradient(name)) for name, value in values.items()}
-  data = found["data"][1]
+  terms = {name: (value, gradient(name)) for name, value in values.items()}
+  data = terms["data"][1]
   for name, others in without.items():
     plain, plain_gradient = _gradients(others, params)
     change = jax.tree.map(jnp.subtract, data, plain_gradient("data"))
-    found[name] = values["data"] - plain["data"], change
-  ends = {name: found.pop(name) for name in ("data", "loss")}
-  found = {"data": ends["data"], **found, "loss": ends["loss"]}
-  norms = {name: _norm(grads) for name, (_, grads) in found.items()}
+    terms[name] = values["data"] - plain["data"], change
+  first, last = terms.pop("data"), terms.pop("loss")
+  terms = {"data": first, **terms, "loss": last}
+  norms = {name: _norm(grads) for name, (_, grads) in terms.items()}
   return Report(
-    {name: value for name, (value, _) in found.items()},
+    {name: value for name, (value, _) in terms.items()},
     norms,
-    {name: _ratio(_dot(grads, data), norms[name] * norms["data"]) for name, (_, grads) in found.items()},
+    {name: _ratio(_dot(grads, data), norms[name] * norms["data"]) for name, (_, grads) in terms.items()},
   )
 
 
@@ -63,13 +64,18 @@ def _gradients(
 ) -> tuple[dict[str, Array], Callable[[str], Params]]:
   values, pull = jax.vjp(contributions, params)
   zeros = jax.tree.map(jnp.zeros_like, values)
-  gradient = lambda name: jax.tree.map(wide, pull({**zeros, name: jnp.ones_like(values[name])})[0])
+
+  def gradient(name: str) -> Params:
+    return jax.tree.map(wide, pull({**zeros, name: jnp.ones_like(values[name])})[0])
+
   return values, gradient
 
 
 def _dot(one: PyTree, other: PyTree) -> Array:
-  products = jax.tree.map(lambda x, y: (x * y).sum(), one, other)
-  return jax.tree.reduce(jnp.add, products)
+  def product(x: Array, y: Array) -> Array:
+    return (x * y).sum()
+
+  return jax.tree.reduce(jnp.add, jax.tree.map(product, one, other))
 
 
 def _norm(grads: PyTree) -> Array:

@@ -18,7 +18,7 @@ Weight = ArrayLike | Schedule
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Penalty:
-  """What `penalty` returns: `weight * function(params, **options)`."""
+  """The term `weight * function(params, **options)`; `penalty` makes it."""
 
   function: Callable[..., Array]
   weight: Weight
@@ -27,7 +27,7 @@ class Penalty:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExampleTerm:
-  """What `example_term` returns: the mean of `weight * function(key, view, **options)`."""
+  """The mean of `weight * function(key, view, **options)`; `example_term` makes it."""
 
   function: Callable[..., Array]
   weight: Weight
@@ -37,7 +37,7 @@ class ExampleTerm:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Perturbation:
-  """What `perturbation` returns: `function(key, x, **options)` takes the place of `x`, which `on` names."""
+  """Replaces `x`, which `on` names, by `function(key, x, **options)`; `perturbation` makes it."""
 
   function: Callable[..., Any]
   on: str
@@ -48,10 +48,10 @@ Term = Penalty | ExampleTerm | Perturbation
 
 
 def penalty(function: Callable[..., Array], *, weight: Weight, **options: Any) -> Penalty:
-  r"""A penalty of the parameters, :math:`\alpha\,\Omega(\theta)`, as a term.
+  r"""Makes a term of a penalty of the parameters, :math:`\alpha\,\Omega(\theta)`.
 
   Args:
-    function: `(params, **options) -> scalar`, such as those of `jaxreg.penalties`.
+    function: `(params, **options) -> scalar`, such as a function of `jaxreg.penalties`.
     weight: at least 0: a number, a traced array, or a schedule `step -> weight`.
     **options: options of the function, by name; a callable one is a schedule, except `mask`.
 
@@ -74,20 +74,20 @@ def example_term(
   weights_fn: Callable[[Batch], Array] | None = None,
   **options: Any,
 ) -> ExampleTerm:
-  r"""A further loss on the examples, :math:`\alpha \sum_i w_i \ell_i / \sum_i w_i`, as a term.
+  r"""Makes a term of a further loss on the examples, :math:`\alpha \sum_i w_i \ell_i / \sum_i w_i`.
 
   Args:
-    function: `(key, view, **options) -> [batch]`, or `-> scalar` if the term is no mean over examples. The
+    function: `(key, view, **options) -> [batch]`, or `-> scalar` if the term is not a mean over examples. The
       `View` has the batch, the outputs of the loss's forward pass, and `again` for further passes.
     weight: at least 0: a number, a traced array, or a schedule `step -> weight`.
-    weights_fn: `batch -> [batch]`, the weights of the term's examples; by default those of the objective.
+    weights_fn: `batch -> [batch]`, the weights of the term's examples; default: the objective's weights.
     **options: options of the function, by name; a callable one is a schedule, except `mask`.
 
   Returns:
     A term for `compose`.
 
   Example:
-    An activity penalty, R-Drop and FGSM; `view.aux` is what `loss_fn` returns beside the loss:
+    An activity penalty, R-Drop and FGSM; `view.aux` is the auxiliary value of `loss_fn`:
 
     >>> from jaxreg import adversarial, losses, penalties
     >>> sparse = example_term(lambda key, view: penalties.l1_activity(view.aux["hidden"]), weight=1e-3)
@@ -105,13 +105,13 @@ def example_term(
 
 
 def perturbation(function: Callable[..., Any], *, on: str, **options: Any) -> Perturbation:
-  """Noise or a mix of examples, which the loss and all example terms see.
+  """Makes a term of noise or a mix of examples, which the loss and all example terms see.
 
   Args:
-    function: `(key, x, **options) -> x`, such as those of `jaxreg.noise` and `jaxreg.augment`.
-    on: what `x` is. `"batch"` and `"labels"`, `batch["labels"]`, are perturbed once. `"params"` and
+    function: `(key, x, **options) -> x`, such as a function of `jaxreg.noise` or `jaxreg.augment`.
+    on: names `x`. `"batch"` and `"labels"`, `batch["labels"]`, are perturbed once. `"params"` and
       `"inputs"`, `batch["inputs"]`, are perturbed in every forward pass with the key of the pass. Any other
-      name is an activation's: `loss_fn` then takes a keyword `perturb` and calls `h = perturb(name, h)`.
+      name is an activation's: `loss_fn` then has an argument `perturb` and calls `h = perturb(name, h)`.
     **options: options of the function, by name; a callable one is a schedule, except `mask`.
 
   Returns:
@@ -134,7 +134,7 @@ def perturbation(function: Callable[..., Any], *, on: str, **options: Any) -> Pe
 
 
 def at_step(value: Any, step: ArrayLike | None, name: str) -> Any:
-  """The value of a weight or an option at a step."""
+  """Evaluates a weight or an option at a step."""
   if not callable(value):
     return value
   if step is None:
@@ -143,12 +143,12 @@ def at_step(value: Any, step: ArrayLike | None, name: str) -> Any:
 
 
 def bound(term: Term, step: ArrayLike | None, name: str) -> Callable[..., Any]:
-  """The function of a term with the values of its options at a step."""
-  given = {
+  """Binds a term's function to the values of its options at a step."""
+  options = {
     option: value if option == "mask" else at_step(value, step, f"{option} of {name}")
     for option, value in term.options.items()
   }
-  return functools.partial(term.function, **given)
+  return functools.partial(term.function, **options)
 
 
 def _check_weight(weight: Weight) -> None:

@@ -1,4 +1,4 @@
-"""What an example term may ask of the objective: the batch, the forward pass of the loss, further passes."""
+"""What an example term can read of an objective: the batch, the loss's forward pass, and further passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxreg.typing import Array, Batch, Key, Params
 
 
 class Pass(NamedTuple):
-  """What a forward pass returns, as `View.again` says."""
+  """The result of a forward pass, as `View.again` says."""
 
   loss: Array
   aux: Any
@@ -25,15 +25,15 @@ class Pass(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-  """What an example term sees.
+  """The batch and the forward pass of an objective, for an example term.
 
   Attributes:
     params: the parameters, without noise.
     batch: the batch, after the perturbations of `"batch"` and `"labels"`.
     key: the key of the loss's pass, or None.
     step: the number of the step, or None.
-    weights: `[batch]`, the weights of the examples; None if all count alike.
-    loss, aux: what `loss_fn` returned in the loss's own pass, which all terms share.
+    weights: `[batch]`, the weights of the examples; None if all weights are equal.
+    loss, aux: the result of `loss_fn` in the loss's own pass, which all terms share.
   """
 
   params: Params
@@ -54,17 +54,17 @@ class View:
     params: Params = None,
     key: Key | EllipsisType | None = ...,
   ) -> Pass:
-    """A further forward pass; what is not given is that of the loss's pass.
+    """Runs a further forward pass; arguments that are left out are those of the loss's pass.
 
     Args:
-      inputs: in the place of `batch["inputs"]`.
+      inputs: replaces `batch["inputs"]`.
       batch: another batch.
       params: other parameters, such as those of a mean teacher.
-      key: another key, for other noise; None for no noise. By default the noise is that of the loss's pass.
+      key: another key, for other noise; None for no noise. The default is the noise of the loss's pass.
 
     Returns:
       A named tuple: `loss`, `[batch]` or a scalar, the sum if `loss_fn` returns terms by name; and `aux`.
-      Nothing is computed twice: without arguments it is the loss's own pass, and terms share the pass with
+      Nothing is computed twice: without arguments this is the loss's own pass, and terms share the pass with
       `key=None`.
     """
     if inputs is None and batch is None and params is None:
@@ -82,19 +82,19 @@ class View:
     return self._run(self.params if params is None else params, batch, key)
 
   def loss_of_inputs(self, x: Array) -> Array:
-    """The loss at other inputs with the same noise, `[batch]`: what the attacks of `adversarial` take.
+    """Computes the loss `[batch]` at other inputs with the same noise, for the attacks of `adversarial`.
 
-    A scalar loss, the mean over the examples, is repeated: the gradient of the sum in an input is that of the
-    input's own loss.
+    A scalar loss, the mean over the examples, is repeated: then the gradient of the sum with respect to an
+    input is the gradient of that input's own loss.
     """
     loss = self.again(inputs=x).loss
     return loss if loss.ndim else jnp.broadcast_to(loss, x.shape[:1])
 
   def _without_noise(self) -> Pass:
-    # A value computed inside of a transformation, such as the body of a loop, must not be used outside of it.
+    # A value that was computed inside a transformation, such as a loop's body, must not be used outside it.
     here = jax.extend.core.get_opaque_trace_state()
-    for trace, found in self._clean:
+    for trace, clean in self._clean:
       if trace == here:
-        return found
+        return clean
     self._clean.append((here, self._run(self.params, self.batch, None)))
     return self._clean[-1][1]

@@ -62,7 +62,7 @@ def make_objective(
       examples = by_class(examples, class_weights)
 
     # 3. The forward pass with the method's terms, then the regularizers, which may run it again.
-    seen_by_terms = {
+    loss_batch = {
       "inputs": examples.inputs,
       "examples": examples,
       "state": state,
@@ -71,7 +71,7 @@ def make_objective(
       "loss_key": draws.loss,
       "predict_key": draws.prediction,
     }
-    loss, (aux, metrics) = loss_fn(params, seen_by_terms, key=draws.network)
+    loss, (aux, metrics) = loss_fn(params, loss_batch, key=draws.network)
 
     # 4. What is only logged.
     passed: Pass = aux
