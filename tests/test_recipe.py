@@ -43,7 +43,10 @@ def missing(folder, function):
   if arguments[: len(FIRST[folder])] != FIRST[folder]:
     return  # what the trainer reaches in another way
   if name not in ROWS[GROUPS[folder]]:
-    yield f"jaxreg/train/registry.py: a row in the group {GROUPS[folder]}"
+    yield {
+      "losses": "jaxreg/train/methods: a row, such as that of a loss of logits in softmax.py",
+      "penalties": "jaxreg/train/registry.py: a row in the group regularizers",
+    }[folder]
   if folder == "penalties" and not re.search(rf'"{name}"', TOOLBOX):
     yield "configs/toolbox_digits.py: an entry of TOOLBOX with a weight"
 

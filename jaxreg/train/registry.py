@@ -50,7 +50,8 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     **_rows(models, "backbone", "MLP RNN LeNet TutorialCNN CifarResNet ResNet VGG VGG9 Airbench"),
     "Transformer": Entry(models.Transformer, "backbone", needs=("vocab_size", "source_length")),
   },
-  "method": {name: Entry(method, "method", needs=method.needs) for name, method in METHODS.items()},
+  # Each method has its file in `methods`.
+  "method": {name: Entry(method, "method") for name, method in METHODS.items()},
   "regularizers": {
     **_rows(penalties, "penalty", "l2 l1", MASK),
     "elastic_net": Entry(penalties.elastic_net, "penalty", {"ratio": 0.5}, MASK),
@@ -254,8 +255,7 @@ def infer(group: str, thing: object, name: str) -> Entry | None:
     if not isinstance(thing, Method):
       # The sum of all terms is called loss.
       thing = LOSSES[tuple(names)[:2]](thing, "data" if name == "loss" else name)
-    others = [name for name in ("input_shape", "label_shape") if name not in thing.of_data]
-    needs = tuple(name for name in others if name in names)
+    needs = ()
   return Entry(thing, kind, needs=needs)
 
 
