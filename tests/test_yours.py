@@ -44,10 +44,10 @@ def poly(logits, labels, *, epsilon: float = 1.0):
   nll = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   return nll + epsilon * (1 - jnp.exp(-nll))
 
-def _terms(key, *, labels, epsilon: float = 1.0, **outputs):
+def _terms(*, labels, epsilon: float = 1.0, **outputs):
   return {"poly": poly(labels=labels, epsilon=epsilon, **outputs)}
 
-POLY = Method(models.SoftmaxHead, _terms, lambda key, *, logits: jax.nn.log_softmax(logits), terms=("poly",))
+POLY = Method(models.SoftmaxHead, _terms, lambda *, logits: jax.nn.log_softmax(logits), terms=("poly",))
 
 def log_l1(params, *, scale: float = 1.0, mask=None):
   del mask
@@ -55,7 +55,7 @@ def log_l1(params, *, scale: float = 1.0, mask=None):
 
 def activity(key, view, *, power: float = 2.0):
   del key
-  return (jnp.abs(view.features) ** power).sum(-1)
+  return (jnp.abs(view.aux.features) ** power).sum(-1)
 
 class Tiny(nn.Module):
   """One layer.
