@@ -333,11 +333,6 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
   )
   seeds: int = field(5, "Number of seeds of each row.", "[1, 1e4]")
   choose: Best = field("auto", "The metric that chooses a setting of the grid; auto: as in checkpoint.best.")
-  together: Literal["never", "auto"] = field(
-    "never",
-    "auto: runs that differ only in strengths and seeds train in one program, where replicas may: all states "
-    "are in memory at once, and a loss that is not finite ends them all.",
-  )
 
 
 class Profile(Group, read_when=analysis("profile")):

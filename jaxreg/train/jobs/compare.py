@@ -19,7 +19,6 @@ from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, check_no_links, write_figures, write_json, write_text
 from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
-from jaxreg.train.jobs.together import Planned, train_together
 from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import progress
@@ -50,31 +49,30 @@ def compare(config: Config, workdir: Path) -> Table:
   _check_all(config, rows)
   total, numbers = sum(len(_searched(row)) for row in rows) + len(rows), itertools.count(1)
 
-  def trained(runs: list[Planned]) -> list[Table]:
-    """The results of each run."""
-    if config.compare.together == "auto":
-      train_together(runs)
-    results: list[Table] = []
-    for run in runs:
-      part = f"run {next(numbers)} of {total}: {run.label}"
-      progress(f"compare: {part}")
-      results.append(train(run.config, run.folder, part=part))
-    return results
+  def train_part(run: Config, folder: Path, label: str) -> Table:
+    """Trains one run of the comparison, and says which one."""
+    part = f"run {next(numbers)} of {total}: {label}"
+    progress(f"compare: {part}")
+    return train(run, folder, part=part)
 
-  searches = [_planned(config, workdir, row, setting) for row in rows for setting in _searched(row)]
-  found = iter(trained(searches))
-  chosen = [_chosen(config, row, [next(found) for _ in _searched(row)]) for row in rows]
-  finals = [
-    _planned(config, workdir, row, setting, seeds=config.compare.seeds)
-    for row, (setting, _) in zip(rows, chosen, strict=True)
-  ]
   table: Table = {}
   folders: dict[str, Path] = {}
-  for row, (setting, search), final, results in zip(rows, chosen, finals, trained(finals), strict=True):
+  for row in rows:
+    searched: list[Table] = []
+    for setting in _searched(row):
+      run = _run_config(config, row, setting, seeds=1)
+      folder = workdir / "search" / row_folder(row.label, run)
+      results = train_part(run, folder, f"{row.label}, {_show(setting)}")
+      val = {name: value for name, value in results.items() if name.startswith("val/")}
+      searched.append({"setting": setting, **val})
+    setting = _best_setting(searched, config.compare.choose) if searched else row.grid[0]
+    run = _run_config(config, row, setting, seeds=config.compare.seeds)
+    folder = folders[row.label] = workdir / "rows" / row_folder(row.label, run)
+    results = train_part(run, folder, f"{row.label}, {config.compare.seeds} seeds")
     metrics = [name for name in COLUMNS if name in results]
     runs = results.get("replicas") or {name: [results[name]] for name in metrics}
-    table[row.label] = {"setting": setting, "search": search, "runs": {name: runs[name] for name in metrics}}
-    folders[row.label] = final.folder
+    runs = {name: runs[name] for name in metrics}
+    table[row.label] = {"setting": setting, "search": searched, "runs": runs}
 
   first = next(iter(table.values()))["runs"]
   for entry in table.values():
@@ -133,25 +131,10 @@ def _searched(row: Row) -> list[Fields]:
   return row.grid if len(row.grid) > 1 else []
 
 
-def _planned(config: Config, workdir: Path, row: Row, setting: Fields, *, seeds: int = 0) -> Planned:
-  """The run of a row with a setting, from `seeds` seeds; without them, the run that searches from one."""
-  run = _run_config(config, row, setting, seeds=seeds or 1)
-  label = f"{row.label}, {f'{seeds} seeds' if seeds else _show(setting)}"
-  return Planned(label, run, workdir / ("rows" if seeds else "search") / row_folder(row.label, run))
-
-
-def _chosen(config: Config, row: Row, results: list[Table]) -> tuple[Fields, list[Table]]:
-  """The setting to train from all seeds, and the validation metrics of all settings."""
-  if not results:
-    return row.grid[0], []
-  searched = [
-    {"setting": setting, **{name: value for name, value in of_one.items() if name.startswith("val/")}}
-    for setting, of_one in zip(row.grid, results, strict=True)
-  ]
-  metric = chosen_metric(config.compare.choose, searched[0])
-  # Of equal settings, the one with the better likelihood wins.
-  best = min(searched, key=lambda entry: (entry[metric], entry.get("val/nll", 0.0)))
-  return best["setting"], searched
+def _best_setting(searched: list[Table], choose: str) -> Fields:
+  """The setting with the lowest metric on the validation split; the likelihood decides between equal ones."""
+  metric = chosen_metric(choose, searched[0])
+  return min(searched, key=lambda entry: (entry[metric], entry.get("val/nll", 0.0)))["setting"]
 
 
 def _run_config(config: Config, row: Row, setting: Fields, *, seeds: int) -> Config:
