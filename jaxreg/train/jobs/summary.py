@@ -21,12 +21,6 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
   if config.job == "flatness":
     where = f"in {workdir}: flatness.json, and a folder a run"
     return "\n".join([flatness_lines(results), where, *figures])
-  if config.job == "translate":
-    found = "   ".join(
-      f"{name} BLEU {shown(results, f'{name}/bleu', digits=2)}" for name in ("greedy", "beam")
-    )
-    where = f"in {workdir}: translations.txt, translate.json"
-    return f"{config.evaluate.split}, checkpoint of step {results['step']}\n{found}\n{where}"
   if config.job == "report":
     return report_card_lines(results)
   if config.job == "check_data":
