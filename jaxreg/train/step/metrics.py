@@ -29,7 +29,7 @@ class Residuals(NamedTuple):
   weights: Array
 
 
-Values = Mapping[str, np.ndarray | float]  # metrics `[replicas]`, or of all of them, by full name
+Values = Mapping[str, np.ndarray | float]  # metric name -> one value per replica, or one for all replicas
 Sums = Mapping[str, tuple[Array, Array] | calibration.Bins | Residuals]  # of an evaluation, by metric
 
 
