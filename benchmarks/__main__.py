@@ -46,7 +46,6 @@ NAMES = (
   "dropmax_overhead",
   "group_softmax",
   "replicas",
-  "together",
   "input",
   "first_step",
   "import_time",

@@ -17,7 +17,7 @@ from _steps import Steps, alternate, made_up
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.loading import load_file
 from jaxreg.train.config.values import Row, compared_rows
-from jaxreg.train.jobs.row_config import row_config
+from jaxreg.train.jobs.compare import row_config
 from jaxreg.train.step.metrics import shown
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"

@@ -1,7 +1,7 @@
 """The encoder-decoder transformer on Multi30k, English to German, with label smoothing: its first 2048 pairs.
 
 Command: python run.py --config configs/transformer_multi30k.py --config.data.parallel_text.path=DIR
-Translations: python run.py --config.job=translate --workdir runs/transformer_multi30k-<hash>
+Translations: python examples/translate.py runs/transformer_multi30k-<hash>
 DIR holds train, val and test_2016_flickr with .en and .de (.gz or not), as in Multi30k's task 1.
 
 Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,

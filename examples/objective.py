@@ -1,7 +1,7 @@
 """Regularizers in a step of your own, with any library of models: `python examples/objective.py`.
 
 Plain JAX, Linen, NNX, Equinox and, if it is installed, Haiku. The loss function returns its outputs, too, and
-`compose` is the one line that is added to the step, on one device or several.
+`compose` is the one line that is added to the step, on one device or several, or with many weights at once.
 """
 
 import functools
@@ -130,6 +130,22 @@ def sharded_gradient(regularized, params):
   return jax.jit(jax.grad(regularized, has_aux=True))(params, batch, key=jax.random.key(4), step=20)[0]
 
 
+def sweep(outputs_fn, params, weights, num_steps=20):
+  """Trains with each weight of a penalty, all in one program; returns the norms of the parameters."""
+
+  def trained(weight):
+    terms = {"l2": objective.penalty(penalties.l2, weight=weight)}
+    regularized = objective.compose(functools.partial(loss_of, outputs_fn), terms, has_aux=True)
+
+    def step(params, _):
+      gradient, _ = jax.grad(regularized, has_aux=True)(params, BATCH)
+      return jax.tree.map(lambda param, slope: param - 0.1 * slope, params, gradient), None
+
+    return optax.tree.norm(jax.lax.scan(step, params, length=num_steps)[0])
+
+  return jax.jit(jax.vmap(trained))(weights)
+
+
 HISTORY = {}
 for form in (plain, linen, flax_nnx, equinox, *([haiku] if importlib.util.find_spec("haiku") else [])):
   trained, HISTORY[form.__name__], regularized = train(*form())
@@ -140,3 +156,5 @@ report = regularized.report(trained, BATCH, key=jax.random.key(4), step=20)
 whole = jax.jit(jax.grad(regularized, has_aux=True))(trained, BATCH, key=jax.random.key(4), step=20)[0]
 split = sharded_gradient(regularized, trained)
 print(report)
+norms = sweep(*plain(), jnp.array([0.0, 0.01, 0.1, 1.0]))
+print("norms of the parameters for four weights of the penalty:", norms)

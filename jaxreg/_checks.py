@@ -322,11 +322,6 @@ def per_class(option: ArrayLike, dtype: Any) -> Array:
   return option[..., None] if option.ndim else option
 
 
-def acts(strength: Any) -> bool:
-  """Whether a strength is not known to be 0; a traced one may be 0 at any time, and so acts."""
-  return isinstance(strength, Tracer) or bool(strength)
-
-
 def check_count(value: Any, name: str) -> None:
   """Checks a count, which is part of a shape and so never traced."""
   if isinstance(value, bool) or not hasattr(value, "__index__"):

@@ -11,7 +11,6 @@ _BOUNDS = {
   r"rmse|mae|(.*_)?width|pinball": (0.0, math.inf),
   r"r2": (-math.inf, 1.0),
   r"brier": (0.0, 2.0),
-  r"bleu": (0.0, 100.0),
 }
 
 

@@ -487,7 +487,7 @@ def test_help_shows_what_the_job_reads(run, capsys, tmp_path, flag):
       assert shown
     elif re.match(
       r"method\.dropmax|optimizer\.sgd|regularizers\.l2\.|model\.LeNet|augment\.flip|noise\.mask"
-      r"|compare|flatness|translate|data\.stream|pretrained\.replica|evaluate\.split",
+      r"|compare|flatness|data\.stream|pretrained\.replica|evaluate\.split",
       field,
     ):
       assert not shown

@@ -19,7 +19,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.values import checked_rows, compared_rows
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.jobs.row_config import row_config
+from jaxreg.train.jobs.compare import row_config
 from jaxreg.train.registry import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
-OWN_TESTS = ("batch_norm", "search_optuna")
+OWN_TESTS = ("batch_norm", "search_optuna", "translate")
 SCRIPTS = sorted(script.stem for script in FOLDER.glob("*.py") if script.stem not in OWN_TESTS)
 GUESS = np.log(10)  # the loss of a uniform prediction of ten classes
 
@@ -80,11 +80,12 @@ def pyhessian_readme(it):
 
 
 def objective(it):
-  """Every form learns; the gradient of a batch that is split over devices is that of the whole one."""
+  """Every form learns, a split batch has the gradient of the whole one, and a larger weight shrinks more."""
   assert it.HISTORY.keys() >= {"plain", "linen", "flax_nnx", "equinox"}
   assert all(history[-1] < history[0] - 0.2 for history in it.HISTORY.values())
   chex.assert_trees_all_close(it.split, it.whole, rtol=1e-4, atol=1e-6)
   assert {line.split()[0] for line in str(it.report).splitlines()} == {"term", "data", *it.TERMS, "loss"}
+  assert (np.diff(it.norms) < 0).all()
 
 
 def nnx_cnn(it):

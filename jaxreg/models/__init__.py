@@ -1,8 +1,8 @@
 """Flax Linen models: backbones map `x` to features, heads map features to a loss's arguments.
 
 `Classifier(backbone, head)` joins the two; the call is `(x, *, train)`, and noise comes from the `dropout`
-key stream of `apply(..., rngs={"dropout": key})`. `beam_decode` finds sequences under any next-token
-log-probabilities. `Noise` makes a Linen module of a noise function, `NNXNoise` an NNX module.
+key stream of `apply(..., rngs={"dropout": key})`. `Noise` makes a Linen module of a noise function,
+`NNXNoise` an NNX module.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from jaxreg._names import suggest_names
 from jaxreg.models._airbench import Airbench as Airbench
 from jaxreg.models._convolution import convolution as convolution
-from jaxreg.models._decode import beam_decode as beam_decode
 from jaxreg.models._dense import Dense as Dense
 from jaxreg.models._from_torch import resnet_from_torch as resnet_from_torch
 from jaxreg.models._heads import AffineHead as AffineHead

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from jaxreg import noise
-from jaxreg._checks import acts
 from jaxreg.typing import Array, Key
 
 ON_UNITS = ("dropout", "gaussian_dropout")
@@ -16,8 +15,8 @@ DROPOUTS = (*ON_UNITS, *ON_MAPS)
 def dropped(
   module: Any, x: Array, rate: float, *, train: bool, function: Callable[..., Array] | None = None
 ) -> Array:
-  """`noise.dropout` or another `function` of `x` in training; a rate that is known to be 0 draws nothing."""
-  if not (train and acts(rate)):
+  """`noise.dropout` or another `function` of `x` in training; a rate of 0 draws nothing."""
+  if not (train and rate):
     return x
   return (function or noise.dropout)(module.make_rng("dropout"), x, rate=rate)
 
@@ -35,13 +34,13 @@ def make_drop(module: Any) -> Callable[[Key, Array], Array]:
 
 def disturbed(module: Any, x: Array, *, train: bool, kinds: tuple[str, ...] = DROPOUTS) -> Array:
   """Disturbs hidden features in training by `make_drop`, if `dropout` is one of `kinds`, and by `noisy`."""
-  if train and acts(module.dropout_rate) and module.dropout in kinds:
+  if train and module.dropout_rate and module.dropout in kinds:
     x = make_drop(module)(module.make_rng("dropout"), x)
   return noisy(module, x, train=train)
 
 
 def noisy(module: Any, x: Array, *, train: bool) -> Array:
   """Adds Gaussian noise with the standard deviation `hidden_noise_std` in training."""
-  if not (train and acts(module.hidden_noise_std)):
+  if not (train and module.hidden_noise_std):
     return x
   return noise.gaussian_noise(module.make_rng("dropout"), x, std=module.hidden_noise_std)

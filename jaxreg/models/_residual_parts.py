@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise, reparam
-from jaxreg._checks import acts
 from jaxreg.typing import Array
 
 BRANCH_NOISES = ("", "stochastic_depth", "shake_drop", "shake_shake")
@@ -49,7 +48,7 @@ def branch(module: nn.Module, make: Callable[[], Array], *, kind: str, rate: flo
   if kind == "shake_shake":
     other = make()
     return noise.shake_shake(module.make_rng("dropout"), y, other) if train else (y + other) / 2
-  if not kind or not acts(rate):
+  if not kind or not rate:
     return y
   if train:
     return getattr(noise, kind)(module.make_rng("dropout"), y, rate=rate)

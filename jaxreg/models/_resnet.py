@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg._checks import acts, check_choice, check_count
+from jaxreg._checks import check_choice, check_count
 from jaxreg.models._hidden_noise import DROPOUTS, make_drop, noisy
 from jaxreg.models._layers import Conv, check_images
 from jaxreg.models._residual_parts import BRANCH_NOISES, LayerScale, StandardizedConv, branch
@@ -202,7 +202,7 @@ def _apply(
     nn.remat(block) if module.remat else block,
     norm=norm,
     conv=conv,
-    drop=make_drop(module) if train and acts(module.dropout_rate) else None,
+    drop=make_drop(module) if train and module.dropout_rate else None,
     branch_noise=module.branch_noise,
     layer_scale=module.layer_scale,
     train=train,
@@ -225,4 +225,4 @@ def _dropped(block: Any, x: Array) -> Array:
 
 
 def _scaled(block: Any, y: Array) -> Array:
-  return LayerScale(block.layer_scale)(y) if acts(block.layer_scale) else y
+  return LayerScale(block.layer_scale)(y) if block.layer_scale else y

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg._checks import acts, check_choice, check_count, check_range
+from jaxreg._checks import check_choice, check_count, check_range
 from jaxreg.models._hidden_noise import dropped
 from jaxreg.typing import Array
 
@@ -64,7 +64,7 @@ class RNN(nn.Module):
     of_input = _Gates(self.width, gates, True, nn.initializers.glorot_uniform(), name="input")
     of_state = _Gates(self.width, gates, False, nn.initializers.orthogonal(), name="recurrent")
     params = {"input": of_input(x.shape[-1]), "recurrent": of_state(self.width)}
-    noisy = train and acts(self.weight_noise_std)
+    noisy = train and self.weight_noise_std > 0
     key = self.make_rng("dropout") if noisy else None
     cell = _gru if self.cell == "gru" else _tanh
 

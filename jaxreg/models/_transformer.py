@@ -7,7 +7,7 @@ import numpy as np
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg._checks import acts, check_count
+from jaxreg._checks import check_count
 from jaxreg._sharding import partitioned
 from jaxreg.models._hidden_noise import dropped
 from jaxreg.models._layers import initializers
@@ -103,7 +103,7 @@ class Transformer(nn.Module):
     # Linen's own look-up refuses explicit axes.
     look_up = lambda tokens, table: jnp.take(table, tokens, axis=0)
     x = partitioned(look_up, tokens, self.embedding.embedding) * self.d_model**0.5
-    if train and acts(self.embedding_noise_alpha):
+    if train and self.embedding_noise_alpha:
       alpha, key = self.embedding_noise_alpha, self.make_rng("dropout")
       x = noise.embedding_noise(key, x, alpha=alpha, where=tokens != PAD)
     x += jnp.asarray(_positional_encoding(tokens.shape[1], self.d_model), x.dtype)[None]

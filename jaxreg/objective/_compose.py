@@ -252,6 +252,14 @@ def compose(
     data      -2.0000    1.0000    1.00
     l2         0.2000    0.2000   -1.00
     loss      -1.8000    0.8000    1.00
+
+    A weight may be traced, so `jax.vmap` sweeps over weights in one program:
+
+    >>> def loss_at(weight):
+    ...   terms = {"l2": objective.penalty(penalties.l2, weight=weight)}
+    ...   return compose(loss_fn, terms)({"kernel": jnp.array([2.0])}, jnp.array([1.0]))
+    >>> jax.vmap(loss_at)(jnp.array([0.0, 0.1, 1.0]))
+    Array([2. , 2.2, 4. ], dtype=float32)
   """
   check_loss_fn(loss_fn, also=("perturb",) if callable(loss_fn) and _takes_perturb(loss_fn) else ())
   for name, term in terms.items():

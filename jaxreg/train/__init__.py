@@ -36,7 +36,6 @@ if TYPE_CHECKING:
   from jaxreg.train.jobs.load_model import load as load
   from jaxreg.train.jobs.report import report as report
   from jaxreg.train.jobs.train import train as train
-  from jaxreg.train.jobs.translate import translate as translate
   from jaxreg.train.methods.method import Method as Method
   from jaxreg.train.modules.functions import Backbone as Backbone
   from jaxreg.train.run.interrupt import Interrupted as Interrupted
@@ -62,7 +61,6 @@ _PLACES = {
   "make_program": "assemble.from_config",
   "report": "jobs.report",
   "train": "jobs.train",
-  "translate": "jobs.translate",
 }
 __all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
 

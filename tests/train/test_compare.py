@@ -13,7 +13,7 @@ from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.values import compared_rows
 from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
-from jaxreg.train.jobs.row_config import row_config
+from jaxreg.train.jobs.compare import row_config
 
 pytestmark = pytest.mark.usefixtures("light_module")
 

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import runs
-import toy_text
 
 from jaxreg import train
 from jaxreg.train.config.choices import flatten
@@ -24,9 +23,8 @@ JOBS = {
   "evaluate": (train.evaluate, {**SHORT, "job": "evaluate"}, True),
   "compare": (train.compare, {"epochs": 1, "job": "compare", **COMPARE}, False),
   "flatness": (train.flatness, {**SHORT, "job": "flatness", **PROFILE}, False),
-  "translate": (train.translate, {"job": "translate"}, True),
 }
-MARKS = {"compare": "thorough", "flatness": "thorough", "translate": "thorough"}
+MARKS = {"compare": "thorough", "flatness": "thorough"}
 FIXED = {
   ".json",
   ".jsonl",
@@ -56,11 +54,7 @@ def lay(folder, files, make):
 @pytest.fixture(scope="module")
 def run_job(tmp_path_factory, light_module):
   """Runs a job in a work directory, for which it copies what the job needs."""
-  texts = toy_text.write(tmp_path_factory.mktemp("texts"))
   ready = {}
-
-  def make(name, fields):
-    return toy_text.make_config(texts, fields) if name == "translate" else runs.make_config(fields)
 
   def run(name, workdir, lay=lambda workdir: None):
     job, fields, reads = JOBS[name]
@@ -68,10 +62,10 @@ def run_job(tmp_path_factory, light_module):
       if name not in ready:
         ready[name] = tmp_path_factory.mktemp("trained") / "run"
         trained = {field: value for field, value in fields.items() if field != "job"}
-        train.train(make(name, trained), ready[name])
+        train.train(runs.make_config(trained), ready[name])
       shutil.copytree(ready[name], workdir)
     laid = lay(workdir)
-    return job(make(name, fields), workdir), laid
+    return job(runs.make_config(fields), workdir), laid
 
   return run
 

@@ -157,8 +157,7 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path):
       pass
 
   with Log(tmp_path, start=0, total=10, steps_per_epoch=5) as log:
-    (files,) = log._files
-    files._stream = Full(files._stream)
+    log._file._stream = Full(log._file._stream)
     with pytest.raises(train.RunError, match=r"metrics\.jsonl: cannot be written \(.*No space left"):
       log.write(1, {"train/loss": 1.0})
 

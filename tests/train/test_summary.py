@@ -65,7 +65,6 @@ def test_table_of_a_comparison():
     ("test/nll", -0.25, 9.0, {"difference": True}, "-0.25 ± 9.00"),
     ("test/brier", 1.9, 0.5, {}, "1.90 [1.40, 2.00]"),
     ("ood/noise/confidence_auroc", 0.9, 0.2, {}, "0.90 [0.70, 1.00]"),
-    ("beam/bleu", 40.0, 70.0, {}, "40.00 [0.00, 100.00]"),
     ("train/loss", 0.25, 0.5, {}, "0.25 ± 0.50"),
   ],
 )

@@ -1,23 +1,15 @@
-"""A run on parallel text from beginning to end; its translations, and their score."""
+"""A run on parallel text from beginning to end, and the example that translates with it."""
 
-import functools
-import json
+import importlib.util
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import runs
-import sacrebleu
 import toy_text
 
-from jaxreg import models, train
-from jaxreg.train import cli
+from jaxreg import train
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.assemble.saved import restore_run
-from jaxreg.train.data import text
-from jaxreg.train.jobs.summary import summary
-from jaxreg.train.jobs.translate import make_decode
+from jaxreg.train.data.text import BEGIN, END, PAD
 
 pytestmark = pytest.mark.thorough
 
@@ -64,86 +56,29 @@ def test_evaluation_and_predictions_are_those_of_the_run(run):
 
 
 @pytest.fixture(scope="module")
-def translated(text_folder, workdir):
-  config = toy_text.make_config(text_folder, {"job": "translate", "translate.beam_size": 2})
-  return config, train.translate(config, workdir)
+def example():
+  spec = importlib.util.spec_from_file_location("translate", runs.ROOT / "examples/translate.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
 
 
-def test_the_files(text_folder, workdir, translated):
-  config, results = translated
-  saved = json.loads((workdir / "translate.json").read_text())
-  assert saved["split"] == "test"
-  assert (saved["beam_size"], saved["length_penalty"]) == (2, 0.6)
-  assert "nrefs:1" in saved["signature"]
-  blocks = (workdir / "translations.txt").read_text(encoding="utf-8").split("\n\n")
-  sources, targets = toy_text.lines("test_2016_flickr")
-  found = {name: [] for name in ("source", "reference", "greedy", "beam")}
-  for block in blocks:
-    for line in block.rstrip("\n").split("\n"):
-      found[line[:11].strip()].append(line[11:])
-  assert (found["source"], found["reference"]) == (sources, targets)
-  for name in ("greedy", "beam"):
-    expected = sacrebleu.corpus_bleu(found[name], [targets]).score
-    assert results[f"{name}/bleu"] == saved[f"{name}/bleu"] == pytest.approx(expected)
-    assert saved["replicas"][name] == [results[f"{name}/bleu"]]
-  assert len(set(found["greedy"])) > 1
-  assert "greedy BLEU" in summary(results, config, workdir)
+def test_the_example_takes_the_most_probable_token_at_each_position(example, workdir):
+  """One pass over whole translations has the same argmax everywhere, because positions see no later ones."""
+  predict, text = train.load(workdir), example.read_text(workdir)
+  sources = text.test.inputs[:, : text.source_length]
+  tokens = example.decode(predict, sources, text.target_length)
+  begin = np.full((len(tokens), 1), BEGIN, np.int32)
+  log_probs = np.array(predict(np.concatenate([sources, begin, tokens[:, :-1]], axis=1)))
+  log_probs[..., [PAD, BEGIN]] = -np.inf
+  before_end = np.cumsum(tokens == END, axis=1) - (tokens == END) == 0
+  np.testing.assert_array_equal(tokens, np.where(before_end, log_probs.argmax(axis=-1), PAD))
+  assert len({tuple(row) for row in tokens}) > 1
 
 
-def test_greedy_is_the_argmax_of_the_whole_model(text_folder, workdir):
-  """One token at a time, each time by the whole network, as in training."""
-  config = toy_text.make_config(text_folder)
-  program, state, _ = restore_run(workdir, "latest", 0)
-  options, lines = config.data.parallel_text, load_data(config)
-  inputs = lines.test.inputs
-  search = functools.partial(models.beam_decode, beam_size=1, length_penalty=0.0)
-  decode = make_decode(program, search, lines, beam_size=1)
-  found = np.asarray(jax.jit(decode)(state, jnp.asarray(inputs), 0))
-  apply = jax.jit(lambda x: program.apply_fn(state.params, {}, x, key=None, train=False)[0]["logits"])
-  prefix = np.zeros((len(inputs), options.target_length + 1), np.int32)
-  prefix[:, 0] = text.BEGIN
-  ended = np.zeros(len(inputs), bool)
-  for position in range(options.target_length):
-    x = np.concatenate([inputs[:, : options.source_length], prefix[:, :-1]], axis=1)
-    logits = np.array(apply(x))[:, position]
-    logits[:, [text.PAD, text.BEGIN]] = -np.inf
-    chosen = np.where(ended, text.PAD, logits.argmax(-1))
-    prefix[:, position + 1] = chosen
-    ended |= chosen == text.END
-  np.testing.assert_array_equal(found, prefix[:, 1:])
-  assert len({tuple(row) for row in found}) > 1
-
-
-def test_a_beam_sees_the_source_of_its_sequence(text_folder, workdir):
-  """A beam of one is greedy, and one of three is for one sequence what it is among others."""
-  program, state, _ = restore_run(workdir, "latest", 0)
-  lines = load_data(toy_text.make_config(text_folder))
-  inputs = jnp.asarray(lines.test.inputs)
-
-  def search(next_log_probs, batch_size, **options):
-    return models.beam_decode(next_log_probs, batch_size, beam_size=3, **options)
-
-  decode = jax.jit(make_decode(program, search, lines, beam_size=3))
-  together = np.asarray(decode(state, inputs, 0))
-  alone = np.asarray(decode(state, jnp.roll(inputs, 2, axis=0), 0))
-  np.testing.assert_array_equal(np.roll(together, 2, axis=0), alone)
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"data.name": "digits"}, "job: translate needs data.name=parallel_text and model.name=Transformer"),
-    ({"model.name": "MLP"}, "got 'parallel_text' and 'MLP'"),
-    ({"seed": 3}, "belongs to another configuration: seed was 0, is 3"),
-  ],
-)
-def test_mistakes_are_told(text_folder, workdir, fields, message):
-  with pytest.raises(train.RunError, match=message):
-    train.translate(toy_text.make_config(text_folder, {"job": "translate", **fields}), workdir)
-
-
-def test_without_a_config_it_takes_that_of_the_run(workdir):
-  arguments = ["--config.job=translate", f"--workdir={workdir}", "--config.translate.beam_size=3"]
-  config = cli.parse(arguments, runs.ROOT / "configs").config
-  assert (config.job, config.model.name, config.translate.beam_size) == ("translate", "Transformer", 3)
-  assert config.data.parallel_text.vocab_size == 60
+def test_the_example_translates_all_lines_of_the_test_split(example, workdir, monkeypatch):
+  lines = example.translate(workdir)
+  assert [line[:2] for line in lines] == list(zip(*toy_text.lines("test_2016_flickr"), strict=True))
+  assert len({translation for _, _, translation in lines}) > 1
+  monkeypatch.setattr(example, "BATCH_SIZE", 3)
+  assert example.translate(workdir) == lines

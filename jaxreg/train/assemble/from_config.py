@@ -42,7 +42,7 @@ from jaxreg.train.step.regularizers import (
   most_labels,
 )
 from jaxreg.train.step.schedule import make_schedule
-from jaxreg.train.step.state import Extras, SweptState, TrainState
+from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.step import make_objective, make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.train.step.terms import TeacherFn, half_squared_distance
@@ -68,56 +68,6 @@ def build(
     raise RunError(_of_a_field(first_line(error), config)) from error
   compatibility.check_numbers(config)
   return program
-
-
-def sweep(
-  program: Program,
-  config: Config,
-  data: DataSpec,
-  fields: Sequence[str],
-  *,
-  teacher: TeacherFn | None = None,
-) -> Program:
-  """The `program` of `config` for runs that differ in the numbers of these fields, which are traced.
-
-  `init` takes a seed and the values of the fields by name, which the state keeps.
-
-  Raises:
-    RunError: if the values decide what the functions are, so that no program serves several of them.
-  """
-  length = compatibility.length(config, data.sizes)
-
-  def of(strengths: Mapping[str, Array]) -> Program:
-    traced = config.copy_and_resolve_references().unlock()
-    with traced.ignore_type():
-      traced.update_from_flattened_dict(strengths)
-    return _assemble(traced, data, teacher, None, **length)
-
-  def init(start: tuple[Array, dict[str, Array]]) -> SweptState:
-    seed, strengths = start
-    return SweptState(**vars(of(strengths).init(seed)), strengths=strengths)
-
-  def swept(name: str) -> Callable[..., PyTree]:
-    def function(state: SweptState, *args: PyTree, **given: PyTree) -> PyTree:
-      return getattr(of(state.strengths), name)(state, *args, **given)
-
-    return function
-
-  number = jax.ShapeDtypeStruct((), jnp.float32)
-  functions = ("train_step", "predict_fn", "predict_step", "eval_step", "evaluated")
-  try:
-    several = dataclasses.replace(
-      program,
-      init=init,
-      abstract=jax.eval_shape(init, (jax.ShapeDtypeStruct((), jnp.uint32), dict.fromkeys(fields, number))),
-      **{name: swept(name) for name in functions if getattr(program, name)},
-    )
-    _trace(several, data, config)
-  except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
-    raise RunError(f"{', '.join(fields)}: cannot be traced ({first_line(error)})") from error
-  if _shapes(dataclasses.replace(several.abstract, strengths={})) != _shapes(program.abstract):
-    raise RunError(f"{', '.join(fields)}: cannot be traced (they change the state)")
-  return several
 
 
 def make_program(
@@ -246,7 +196,6 @@ def _assemble(
     predict_fn=predict_fn,
     predict_step=predict_step,
     eval_step=eval_step,
-    evaluated=extras.evaluated,
     extras=extras,
     ensemble=config.ensemble,
     method=method,
@@ -400,10 +349,6 @@ def _class_weights(config: Config, data: DataSpec) -> Array | None:
   if 0 < limit < 1:
     raise RunError(f"method.class_weights_limit: must be 0 or at least 1, got {limit}")
   return losses.class_weights(np.asarray(data.class_counts), scheme=scheme, limit=limit or None)
-
-
-def _shapes(state: TrainState) -> list[tuple[tuple[int, ...], np.dtype]]:
-  return [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
 
 
 def _trace(program: Program, data: DataSpec, config: Config) -> None:

@@ -117,9 +117,6 @@ def _conflicts(config: Config) -> Iterator[str]:
   if mesh.axes == "explicit" and (config.parallel == "pmap" or config.accumulate > 1):
     got = f"{config.parallel} and {config.accumulate}"
     yield f"mesh.axes: explicit needs parallel=jit and accumulate=1, got {got}"
-  if mesh.axes == "explicit" and config.job == "translate":
-    yield "mesh.axes: must be auto with job=translate, got explicit"
-
   if pretrained.workdir and pretrained.file:
     yield f"pretrained.file: must be empty with pretrained.workdir, got {pretrained.file!r}"
   if model.unbalance and model.name != "MLP":

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self
 
 from ml_collections import ConfigDict
 
-from jaxreg import models
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.lookup import Fields, Options, parameters
 
@@ -19,7 +18,7 @@ OPTION = object()  # the default of a field whose function has it in its signatu
 
 MOST_STEPS = "1e9"  # only a slip exceeds this and the other upper bounds, and a run would not survive it
 
-Job = Literal["train", "evaluate", "compare", "flatness", "translate", "report", "check_data"]
+Job = Literal["train", "evaluate", "compare", "flatness", "report", "check_data"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 Checkpoints = Literal["latest", "best"]
@@ -98,7 +97,7 @@ def by_job(*jobs: str) -> Reads:
   return lambda flat: flat["job"] in jobs
 
 
-evaluates = by_job("evaluate", "translate", "report")
+evaluates = by_job("evaluate", "report")
 
 
 def analysis(name: str) -> Reads:
@@ -282,7 +281,7 @@ class Checkpoint(Group):
   wait: bool = field(True, "Block training until a checkpoint is on disk.", scope="call")
 
 
-class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="prediction"):
+class Evaluate(Group, read_when=by_job("evaluate"), scope="prediction"):
   checkpoint: Checkpoints = field("latest", "Checkpoint to evaluate.", read_when=evaluates, scope="call")
   split: Split = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
   mc_samples: int = field(0, "Draws of the noise in a prediction's mean; 0: no noise.", "[0, 1e6]", always)
@@ -316,11 +315,6 @@ class Laplace(Group, read_when=by_laplace, scope="call"):
   samples: int = field(0, "Draws of all layers' weights to average over; 0: linearised network.", "[0, 1e4]")
 
 
-class Translate(Group, function=models.beam_decode, read_when=by_job("translate"), scope="call"):
-  beam_size: int = field(allowed="[1, 1e4]")
-  length_penalty: float = field(allowed="[0, inf)")
-
-
 class Compare(Group, read_when=by_job("compare"), scope="call"):
   rows: Rows = field(
     {name: {"method.name": name} for name in ("softmax", "dropmax")},
@@ -333,11 +327,6 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
   )
   seeds: int = field(5, "Number of seeds of each row.", "[1, 1e4]")
   choose: Best = field("auto", "The metric that chooses a setting of the grid; auto: as in checkpoint.best.")
-  together: Literal["never", "auto"] = field(
-    "never",
-    "auto: runs that differ only in strengths and seeds train in one program, where replicas may: all states "
-    "are in memory at once, and a loss that is not finite ends them all.",
-  )
 
 
 class Profile(Group, read_when=analysis("profile")):
@@ -439,7 +428,6 @@ class Config(Group):
   evaluate: Evaluate
   report: Report
   laplace: Laplace
-  translate: Translate
   compare: Compare
   flatness: Flatness
 

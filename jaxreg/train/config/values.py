@@ -24,7 +24,7 @@ NAME = r"[\w.]+:\w+"  # `module:NAME`
 ENTRIES = (*ROWS, "mesh.shard", "optimizer.mahalanobis.metric")  # the fields whose text `parse_entries` reads
 # The jobs of a single run, which reads only its own configuration's choices; rows of other jobs may choose
 # differently.
-ALONE = ("train", "evaluate", "translate", "report")
+ALONE = ("train", "evaluate", "report")
 BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 
 import jax
 import numpy as np
@@ -43,7 +43,7 @@ Feed = Callable[[range], dict[str, np.ndarray]]
 class Order:
   """`order(step)`: the indices `[replicas, batch]` into `Dataset.training()`, the same in every process."""
 
-  seeds: Sequence[int]  # one for each replica
+  seeds: range  # one for each replica
   num_examples: int  # training examples with labels
   batch_size: int  # labelled examples in a batch
   drawn: tuple[np.ndarray, ...] = ()  # for each replica, its resampled set `[num_examples]`

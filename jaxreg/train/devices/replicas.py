@@ -36,7 +36,7 @@ class Vmap:
     return states
 
   def pick(self, states: PyTree, replica: int) -> TrainState:
-    return jax.tree.map(lambda x: cloned(x)[replica], states)
+    return jax.tree.map(lambda x: _cloned(x)[replica], states)
 
   def gathered(self, state: TrainState) -> TrainState:
     return state
@@ -118,10 +118,10 @@ def _split(stacked: TrainState) -> tuple[TrainState, ...]:
 
 
 def _stack(*states: TrainState) -> TrainState:
-  return jax.tree.map(lambda *leaves: jnp.stack([cloned(x) for x in leaves]), *states)
+  return jax.tree.map(lambda *leaves: jnp.stack([_cloned(x) for x in leaves]), *states)
 
 
-def cloned(x: Array) -> Array:
+def _cloned(x: Array) -> Array:
   """The array itself; for keys a clone, because storing a key does not use it up."""
   return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 

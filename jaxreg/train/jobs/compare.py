@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,16 @@ from jaxreg.train.assemble.compatibility import check_devices
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import Config
+from jaxreg.train.config.choices import Config, base_config, flatten, relevant
+from jaxreg.train.config.fields import Flat, row_of
 from jaxreg.train.config.values import Fields, Row, compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices import processes
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.files import Table, check_no_links, write_figures, write_json, write_text
-from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
-from jaxreg.train.jobs.together import Planned, train_together
 from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.folder_name import short_hash
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step.metrics import averaged, chosen_metric, few_runs, shown
@@ -47,35 +48,41 @@ def compare(config: Config, workdir: Path) -> Table:
   """
   processes.everywhere(lambda: check_no_links(workdir))
   rows = compared_rows(config)
-  _check_all(config, rows)
-  total, numbers = sum(len(_searched(row)) for row in rows) + len(rows), itertools.count(1)
+  _check_rows(config, rows)
+  searched = {row.label: row.grid if len(row.grid) > 1 else [] for row in rows}
+  total, numbers = len(rows) + sum(map(len, searched.values())), itertools.count(1)
 
-  def trained(runs: list[Planned]) -> list[Table]:
-    """The results of each run."""
-    if config.compare.together == "auto":
-      train_together(runs)
-    results: list[Table] = []
-    for run in runs:
-      part = f"run {next(numbers)} of {total}: {run.label}"
-      progress(f"compare: {part}")
-      results.append(train(run.config, run.folder, part=part))
-    return results
+  def train_part(run: Config, folder: Path, label: str, what: str) -> Table:
+    """Says which run of the comparison this is, and trains it in a folder below `folder`."""
+    part = f"run {next(numbers)} of {total}: {label}, {what}"
+    progress(f"compare: {part}")
+    return train(run, folder / row_folder(label, run), part=part)
 
-  searches = [_planned(config, workdir, row, setting) for row in rows for setting in _searched(row)]
-  found = iter(trained(searches))
-  chosen = [_chosen(config, row, [next(found) for _ in _searched(row)]) for row in rows]
-  finals = [
-    _planned(config, workdir, row, setting, seeds=config.compare.seeds)
-    for row, (setting, _) in zip(rows, chosen, strict=True)
-  ]
   table: Table = {}
   folders: dict[str, Path] = {}
-  for row, (setting, search), final, results in zip(rows, chosen, finals, trained(finals), strict=True):
+  for row in rows:
+    search: list[Table] = []
+    for setting in searched[row.label]:
+      run = row_config(config, row.label, {**row.fields, **setting}, seeds=1)
+      results = train_part(run, workdir / "search", row.label, _show(setting))
+      val = {name: value for name, value in results.items() if name.startswith("val/")}
+      search.append({"setting": setting, **val})
+    setting = _best_setting(search, config.compare.choose) if search else row.grid[0]
+    run = row_config(config, row.label, {**row.fields, **setting}, seeds=config.compare.seeds)
+    folders[row.label] = workdir / "rows" / row_folder(row.label, run)
+    results = train_part(run, workdir / "rows", row.label, f"{config.compare.seeds} seeds")
     metrics = [name for name in COLUMNS if name in results]
-    runs = results.get("replicas") or {name: [results[name]] for name in metrics}
-    table[row.label] = {"setting": setting, "search": search, "runs": {name: runs[name] for name in metrics}}
-    folders[row.label] = final.folder
+    values = results.get("replicas") or {name: [results[name]] for name in metrics}
+    runs = {name: values[name] for name in metrics}
+    table[row.label] = {"setting": setting, "search": search, "runs": runs}
+  _add_means(table)
+  results = {"seeds": config.compare.seeds, "rows": table}
+  processes.first(lambda: _write(config, workdir, results, folders))
+  return results
 
+
+def _add_means(table: Table) -> None:
+  """Adds the means over the seeds to each row, and the paired differences to the first row."""
   first = next(iter(table.values()))["runs"]
   for entry in table.values():
     values = {name: np.asarray(runs) for name, runs in entry["runs"].items()}
@@ -83,29 +90,29 @@ def compare(config: Config, workdir: Path) -> Table:
     # Every row has the same seeds, and so the same data orders: differences are taken seed by seed. Ensembles
     # have other seeds than single runs; there, any pairing is as good.
     entry["difference"] = averaged({name: runs - np.asarray(first[name]) for name, runs in values.items()})
-  results = {"seeds": config.compare.seeds, "rows": table}
 
-  def write() -> None:
-    write_json(workdir / "compare.json", results)
-    write_text(workdir / "compare.md", markdown(results))
-    title, seeds = figure_title(config), f"{config.compare.seeds} seed{'s' * (config.compare.seeds > 1)}"
-    runs = {label: entry["runs"] for label, entry in table.items()}
-    records = {label: read_records(folder) for label, folder in folders.items()}
-    figures = {
-      "comparison": plots.comparison(runs, title=f"{title}, {seeds}"),
-      "convergence": plots.convergence(records, title=f"{title}, {seeds}"),
-    }
-    if "test/ece" in first:
-      bins = {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()}
-      figures["reliability"] = plots.reliability(bins, title=f"{title}: test split, seed {config.seed}")
-    write_figures(workdir, figures)
 
-  processes.first(write)
-  return results
+def _write(config: Config, workdir: Path, results: Table, folders: dict[str, Path]) -> None:
+  """Writes the table and the figures of the comparison, whose rows were trained in `folders`."""
+  write_json(workdir / "compare.json", results)
+  write_text(workdir / "compare.md", markdown(results))
+  runs = {label: entry["runs"] for label, entry in results["rows"].items()}
+  records = {label: read_records(folder) for label, folder in folders.items()}
+  seeds = f"{config.compare.seeds} seed{'s' * (config.compare.seeds > 1)}"
+  title = f"{figure_title(config)}, {seeds}"
+  figures = {
+    "comparison": plots.comparison(runs, title=title),
+    "convergence": plots.convergence(records, title=title),
+  }
+  if all("test/ece" in metrics for metrics in runs.values()):
+    bins = {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()}
+    title = f"{figure_title(config)}: test split, seed {config.seed}"
+    figures["reliability"] = plots.reliability(bins, title=title)
+  write_figures(workdir, figures)
 
 
 def markdown(results: Table) -> str:
-  """The comparison as a Markdown table, whose columns are aligned for people who read it as text."""
+  """Returns the comparison as a Markdown table, with aligned columns for people who read it as text."""
   rows = results["rows"]
   reference = next(iter(rows))
   seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
@@ -128,43 +135,19 @@ def markdown(results: Table) -> str:
   return "".join(table) + (f"\n{note}\n" if note else "")
 
 
-def _searched(row: Row) -> list[Fields]:
-  """The settings of a row that the search trains: none if there is no choice."""
-  return row.grid if len(row.grid) > 1 else []
+def _best_setting(searched: list[Table], choose: str) -> Fields:
+  """Returns the setting with the lowest metric on the validation split; the NLL decides between equals."""
+  metric = chosen_metric(choose, searched[0])
+  return min(searched, key=lambda entry: (entry[metric], entry.get("val/nll", 0.0)))["setting"]
 
 
-def _planned(config: Config, workdir: Path, row: Row, setting: Fields, *, seeds: int = 0) -> Planned:
-  """The run of a row with a setting, from `seeds` seeds; without them, the run that searches from one."""
-  run = _run_config(config, row, setting, seeds=seeds or 1)
-  label = f"{row.label}, {f'{seeds} seeds' if seeds else _show(setting)}"
-  return Planned(label, run, workdir / ("rows" if seeds else "search") / row_folder(row.label, run))
-
-
-def _chosen(config: Config, row: Row, results: list[Table]) -> tuple[Fields, list[Table]]:
-  """The setting to train from all seeds, and the validation metrics of all settings."""
-  if not results:
-    return row.grid[0], []
-  searched = [
-    {"setting": setting, **{name: value for name, value in of_one.items() if name.startswith("val/")}}
-    for setting, of_one in zip(row.grid, results, strict=True)
-  ]
-  metric = chosen_metric(config.compare.choose, searched[0])
-  # Of equal settings, the one with the better likelihood wins.
-  best = min(searched, key=lambda entry: (entry[metric], entry.get("val/nll", 0.0)))
-  return best["setting"], searched
-
-
-def _run_config(config: Config, row: Row, setting: Fields, *, seeds: int) -> Config:
-  return row_config(config, row.label, {**row.fields, **setting}, seeds=seeds)
-
-
-def _check_all(config: Config, rows: list[Row]) -> None:
+def _check_rows(config: Config, rows: list[Row]) -> None:
   """Makes every check that needs no training, before hours of training begin."""
   check_replicas(config)
   described: dict[str, DataSpec] = {}
   settings = [(row, setting) for row in rows for setting in row.grid]
   for row, setting in settings:
-    run = _run_config(config, row, setting, seeds=config.compare.seeds)
+    run = row_config(config, row.label, {**row.fields, **setting}, seeds=config.compare.seeds)
     try:
       check(run)
       check_devices(run)
@@ -181,3 +164,34 @@ def _check_all(config: Config, rows: list[Row]) -> None:
 
 def _show(setting: Fields) -> str:
   return ", ".join(f"{field}={value}" for field, value in setting.items())
+
+
+def check_replicas(config: Config) -> None:
+  """Checks that `replicas` is not set for a job that sets it itself."""
+  if config.replicas not in (1, config.ensemble):
+    raise RunError(f"replicas: job={config.job} sets them itself; leave it out, got {config.replicas}")
+
+
+def row_config(config: Config, label: str, fields: Flat, *, seeds: int) -> Config:
+  """Returns the configuration of one run: `config` with `fields` set, and a replica for each member."""
+  for field in ("job", "replicas"):
+    if field in fields:
+      raise RunError(f"{field}: is the same in all rows; leave it out of {label!r}")
+  # A deep copy, so that the fields of one row do not reach the next.
+  row: Config = config.copy_and_resolve_references()
+  members = fields.get("ensemble", config.ensemble)
+  for field, value in {**fields, "job": "train", "replicas": seeds * members}.items():
+    try:
+      row.update_from_flattened_dict({field: value})
+    except (TypeError, ValueError) as error:
+      raise RunError(f"{field}={value} in {label!r}: {one_line(error)}") from error
+  return row.lock()
+
+
+def row_folder(label: str, config: Config) -> str:
+  """Returns a name with the row's label and a hash of all fields that the result depends on."""
+  # Fields with their default values are left out, so that fields of later versions do not change the name.
+  defaults, fields = flatten(base_config()), relevant(flatten(config))
+  fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
+  fields = {name: value for name, value in fields.items() if row_of(name).scope != "call"}
+  return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{short_hash(fields)}"

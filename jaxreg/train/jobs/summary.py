@@ -13,29 +13,23 @@ from jaxreg.train.step.metrics import few_runs, shown
 
 
 def summary(results: Table, config: Config, workdir: Path) -> str:
-  """The results as a few lines for people, with the paths of the figures."""
+  """Formats the results as a few lines for people, with the paths of the figures."""
   figures = [str(file) for file in sorted((workdir / "figures").glob("*.png"))]
   if config.job == "compare":
-    where = f"in {workdir}: compare.md, compare.json, and a folder a run"
+    where = f"in {workdir}: compare.md, compare.json, and a folder for each run"
     return "\n".join([markdown(results), where, *figures])
   if config.job == "flatness":
     where = f"in {workdir}: flatness.json, and a folder a run"
     return "\n".join([flatness_lines(results), where, *figures])
-  if config.job == "translate":
-    found = "   ".join(
-      f"{name} BLEU {shown(results, f'{name}/bleu', digits=2)}" for name in ("greedy", "beam")
-    )
-    where = f"in {workdir}: translations.txt, translate.json"
-    return f"{config.evaluate.split}, checkpoint of step {results['step']}\n{found}\n{where}"
   if config.job == "report":
     return report_card_lines(results)
   if config.job == "check_data":
     return "\n".join(report_lines(results))
-  lines = [line for split in ("train", "val", "test") for line in _of_split(results, split)]
+  lines = [line for split in ("train", "val", "test") for line in _split_lines(results, split)]
   for name in results:
     if re.fullmatch(r"ood/.*_auroc", name):
       kind, score = name.removeprefix("ood/").removesuffix("_auroc").split("/")
-      auroc, fpr = (_percent(results, f"ood/{kind}/{score}_{end}", 1) for end in ("auroc", "fpr95"))
+      auroc, fpr = (_as_percent(results, f"ood/{kind}/{score}_{end}", 1) for end in ("auroc", "fpr95"))
       lines.append(f"{kind:8} by {score:10} AUROC {auroc}   FPR at 95 % {fpr}")
   what = f"{config.method.name}, checkpoint of step {results['step']}"
   number, members = config.replicas // config.ensemble, config.ensemble
@@ -50,15 +44,23 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
   return "\n".join([what, *lines])
 
 
-def _percent(results: Table, name: str, digits: int = 2) -> str:
+def _as_percent(results: Table, name: str, digits: int = 2) -> str:
+  """Formats a fraction in per cent."""
   return f"{shown(results, name, factor=100, digits=digits)}%"
 
 
-def _of_split(results: Table, split: str) -> list[str]:
-  """Lines on the metrics of a split, and on its `evaluate.measures`."""
-  has = lambda name: f"{split}/{name}" in results
-  number = lambda name, digits=4: shown(results, f"{split}/{name}", digits=digits)
-  percent = lambda name, digits=2: _percent(results, f"{split}/{name}", digits)
+def _split_lines(results: Table, split: str) -> list[str]:
+  """Formats the metrics of a split, and its `evaluate.measures`."""
+
+  def has(name: str) -> bool:
+    return f"{split}/{name}" in results
+
+  def number(name: str, digits: int = 4) -> str:
+    return shown(results, f"{split}/{name}", digits=digits)
+
+  def percent(name: str, digits: int = 2) -> str:
+    return _as_percent(results, f"{split}/{name}", digits)
+
   lines, further = [], []
   if has("error"):
     lines.append(f"{split:5} error {percent('error')}   NLL {number('nll')}   ECE {percent('ece')}")

@@ -94,7 +94,7 @@ def _train(
   ):
     step = saved.latest or 0
     states = restored_states(run, workdir, step) if step else initial_states(run, pretrained)
-    shown = {"eval_every": run.every.evaluate, "part": part, "check_there": there, "tracks": [track]}
+    shown = {"eval_every": run.every.evaluate, "part": part, "check_there": there, "track": track}
     with (
       make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
       open_log(workdir, start=step, program=program, **shown) as log,

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm
@@ -11,7 +11,7 @@ from tqdm import tqdm
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.errors import printable, shortened
 from jaxreg.train.run.metrics_file import MetricsFile
-from jaxreg.train.step.metrics import Values, averaged, of_each
+from jaxreg.train.step.metrics import Values, averaged
 from jaxreg.train.step.program import Program
 
 PART_WIDTH = 30  # characters of a part's name beside its bar
@@ -49,22 +49,23 @@ class Log:
 
   def __init__(
     self,
-    *workdirs: Path,
+    workdir: Path,
+    *,
     start: int,
     total: int,
     steps_per_epoch: int,
     eval_every: int = 0,
     part: str = "",
     check_there: Callable[[], None] = lambda: None,
-    tracks: Sequence[Callable[[int, dict[str, float]], None]] = (),
+    track: Callable[[int, dict[str, float]], None] = lambda step, values: None,
   ):
-    """A log of `total` steps of one run, or of several side by side with a folder each.
+    """Opens the log of a run of `total` steps.
 
-    Each of `tracks` takes the records of a folder, too. `check_there` raises if the folder is no longer ours.
+    `track` takes the records, too. `check_there` raises if the folder no longer belongs to this run.
     """
-    self._tracks = tracks
+    self._track = track
     self._bar, self._part, self._tenth = None, part, start * 10 // total
-    self._files = [MetricsFile(each, start=start, say=self.say, check_there=check_there) for each in workdirs]
+    self._file = MetricsFile(workdir, start=start, say=self.say, check_there=check_there)
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._eval_every = eval_every or total
@@ -73,9 +74,8 @@ class Log:
     if sys.stderr.isatty():
       options = {"desc": shortened(printable(part), PART_WIDTH) or None, "leave": not part, "unit": "step"}
       self._bar = tqdm(total=total, initial=start, dynamic_ncols=True, file=sys.stderr, **options)
-    for workdir, files in zip(workdirs, self._files, strict=True):
-      if files.damaged:
-        self.say(f"{workdir / 'metrics.jsonl'}: {files.damaged} damaged lines are left out")
+    if self._file.damaged:
+      self.say(f"{workdir / 'metrics.jsonl'}: {self._file.damaged} damaged lines are left out")
 
   def __enter__(self) -> "Log":
     return self
@@ -86,8 +86,7 @@ class Log:
     self._say_held()
     # After a failed write, `close` fails again; that error must not replace the one with the reason.
     with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
-      for files in self._files:
-        files.close()
+      self._file.close()
 
   def step(self) -> None:
     """Moves the progress bar by one step."""
@@ -96,13 +95,9 @@ class Log:
 
   def write(self, step: int, of_replicas: Values) -> None:
     """Writes and shows one record: the means of values `[replicas]`, with confidence intervals of several."""
-    epoch = step / self._steps_per_epoch
-    each = [averaged(own) for own in of_each(of_replicas, len(self._files))]
-    for files, own in zip(self._files, each, strict=True):
-      files.write(step, epoch, own)
-    for track, own in zip(self._tracks, each):
-      track(step, own)
     values = averaged(of_replicas)
+    self._file.write(step, step / self._steps_per_epoch, values)
+    self._track(step, values)
     self._latest |= values
     if self._bar is None:
       self._say_line(step, values)
@@ -174,12 +169,12 @@ class Silent:
   __exit__ = step = write = show = say = _nothing
 
 
-def open_log(*workdirs: Path, start: int, program: Program, **options) -> "Log | Silent":
+def open_log(workdir: Path, *, start: int, program: Program, **options) -> "Log | Silent":
   """The log of a run in the first process, a silent one in the others; `options` as for a `Log`."""
   if not is_first():
     return Silent()
   length = {"total": program.num_steps, "steps_per_epoch": program.steps_per_epoch}
-  return Log(*workdirs, start=start, **length, **options)
+  return Log(workdir, start=start, **length, **options)
 
 
 def say(line: str) -> None:

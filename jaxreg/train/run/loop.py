@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Protocol
 
 import jax
 import numpy as np
@@ -12,14 +11,15 @@ import numpy as np
 from jaxreg.train.data.batches import Feed, Order, Source
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import NothingToSave
+from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.health import CollapseGuard, Watchdog, check_finite, largest_parts
 from jaxreg.train.run.interrupt import Interrupt, Interrupted
 from jaxreg.train.run.intervals import Intervals, SaveClock, dispatches
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
-from jaxreg.train.step.metrics import Sums, Values, chosen_metric, summarize
+from jaxreg.train.step.metrics import Sums, chosen_metric, summarize
 from jaxreg.train.step.program import Program
-from jaxreg.train.step.state import States, TrainState
+from jaxreg.train.step.state import States
 from jaxreg.typing import PyTree
 
 
@@ -42,17 +42,8 @@ class Run:
   guard: Callable[[Callable[[str], None]], CollapseGuard]  # of a function that shows a line
 
 
-class Saved(Protocol):
-  """The checkpoints of a run, or of several runs side by side."""
-
-  @property
-  def measured(self) -> bool: ...
-  def save(self, step: int, state: TrainState, of_replicas: Values | None) -> None: ...
-  def wait(self) -> None: ...
-
-
 def train_steps(
-  run: Run, step: int, states: States, feed: Feed, saved: Saved, log: Log | Silent, watchdog: Watchdog
+  run: Run, step: int, states: States, feed: Feed, saved: Checkpoints, log: Log | Silent, watchdog: Watchdog
 ) -> tuple[int, States, dict[str, np.ndarray] | None]:
   """Trains to the last step or early stopping; returns the step, its states and its validation metrics."""
   every, num_steps = run.every, run.program.num_steps
@@ -60,7 +51,7 @@ def train_steps(
   clock = SaveClock(every.save_minutes, step)
   guard = run.guard(log.say)
   recorder = Recorder(log, every=every.log, examples=run.batch_size * len(run.seeds), guard=guard)
-  early_stopping = run.program.evaluated and run.replicas.make_update(run.program.evaluated)
+  early_stopping = run.program.extras.evaluated and run.replicas.make_update(run.program.extras.evaluated)
   over = early_stopping is not None and _all_stopped(states)
   val = None
   ahead = dispatches(step, num_steps, every.dispatch, (every.evaluate, *every.save))
@@ -122,7 +113,7 @@ def train_steps(
   return step, states, val
 
 
-def _rescue(run: Run, step: int, states: States, saved: Saved) -> None:
+def _rescue(run: Run, step: int, states: States, saved: Checkpoints) -> None:
   """Saves the states after an exception in the loop, if they are whole; one of several processes cannot."""
   alive = not any(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   if not step or not alive or jax.process_count() > 1:

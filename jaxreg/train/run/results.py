@@ -26,7 +26,7 @@ def final_metrics(
 ) -> tuple[dict[str, np.ndarray], Bins | None] | None:
   """Final metrics `[replicas]`, and the first replica's bins on test or None; None once a signal has come."""
   # The last evaluation may have used the live parameters; a run killed after its last step has none.
-  if val is None or run.program.evaluated:
+  if val is None or run.program.extras.evaluated:
     sums = run.evaluate(states, run.data["val"])
     if sums is None:
       return None

@@ -136,7 +136,7 @@ def _collecting(
   check_range(start, "start", low=0, high=1, open_high=True)
   if every < 0:
     raise ValueError(f"every must be at least 0, got {every}")
-  first, period = jnp.round(start * num_steps).astype(jnp.int32), every or steps_per_epoch
+  first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
 
   def step(kept: tuple[PyTree, Array], params: Params, number: Array) -> tuple[PyTree, Array]:
     old, length = kept
@@ -144,7 +144,7 @@ def _collecting(
     zeros = functools.partial(jax.tree.map, jnp.zeros_like)
     state: PyTree = jax.lax.cond(length == num_steps, _keep, zeros, old)
     # Counted back from the end, so that the last iterate is always in the mean.
-    takes = (number > jnp.minimum(first, num_steps - 1)) & ((num_steps - number) % period == 0)
+    takes = (number > first) & ((num_steps - number) % period == 0)
     return jax.lax.cond(takes, update, _keep, state, params), jnp.int32(num_steps)
 
   def mean(kept: tuple[PyTree, Array], params: Params) -> Params:

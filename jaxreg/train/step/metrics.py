@@ -1,7 +1,7 @@
 # pyright: reportMissingTypeStubs=false
 """Metrics as pairs (sum, count): addition merges them exactly over batches, devices and processes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -29,7 +29,7 @@ class Residuals(NamedTuple):
   weights: Array
 
 
-Values = Mapping[str, np.ndarray | float]  # metrics `[replicas]`, or of all of them, by full name
+Values = Mapping[str, np.ndarray | float]  # metric name -> one value per replica, or one for all replicas
 Sums = Mapping[str, tuple[Array, Array] | calibration.Bins | Residuals]  # of an evaluation, by metric
 
 
@@ -86,14 +86,6 @@ def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
       total, count = value
       values[f"{prefix}/{name}"] = np.divide(total, count, out=np.full_like(total, np.nan), where=count != 0)
   return values
-
-
-def of_each(values: Values, number: int) -> list[Values]:
-  """The values `[replicas]` of each of `number` runs side by side; a plain number belongs to all of them."""
-  parts: dict[str, Sequence[np.ndarray | float]] = {
-    name: np.split(value, number) if np.ndim(value) else [value] * number for name, value in values.items()
-  }
-  return [{name: part[run] for name, part in parts.items()} for run in range(number)]
 
 
 def averaged(values: Values) -> dict[str, float]:

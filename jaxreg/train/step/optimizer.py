@@ -9,7 +9,6 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import optim, paths, symmetry
-from jaxreg._checks import acts
 from jaxreg.train.lookup import Chosen, Options, short
 from jaxreg.typing import Array, Params
 
@@ -29,10 +28,10 @@ def make_optimizer(
   schedule: optax.Schedule,
   *,
   wrapper: Chosen | None = None,
-  weight_decay: float | Array = 0.0,
+  weight_decay: float = 0.0,
   decoupled: bool = False,
   mask: str = "kernels_only",
-  clip_norm: float | Array = 0.0,
+  clip_norm: float = 0.0,
   constraints: Mapping[str, optax.GradientTransformation] | None = None,
   network: Options | None = None,
 ) -> optax.GradientTransformationExtraArgs:
@@ -48,17 +47,15 @@ def make_optimizer(
   parts are keys of the chain's state by their names.
   """
   name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
-  decaying = acts(weight_decay)
-  if own_decay and decaying and not decoupled:
+  if own_decay and weight_decay and not decoupled:
     raise ValueError(f"decoupled must be True with {name}, which decouples the decay itself")
   rate = schedule(0) if name in NUMBERS else schedule
   given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
   step = chosen.bound(**given, **(network or {}))()
   chain: dict[str, optax.GradientTransformation] = {}
-  if acts(clip_norm):
-    # The norm may be traced; 0 means no clipping.
-    chain["clip"] = optax.clip_by_global_norm(jnp.where(jnp.greater(clip_norm, 0), clip_norm, jnp.inf))
-  if decaying and not decoupled:
+  if clip_norm:
+    chain["clip"] = optax.clip_by_global_norm(clip_norm)
+  if weight_decay and not decoupled:
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
   if wrapper is not None:
     inner, name = name, wrapper.name
@@ -66,7 +63,7 @@ def make_optimizer(
       step, chain = optax.named_chain(*chain.items(), (inner, step)), {}
     step = wrapper.bound()(step)
   chain[name] = step
-  if decaying and decoupled and not own_decay:
+  if weight_decay and decoupled and not own_decay:
 
     def rate_of_decay(step: ArrayLike) -> ArrayLike:
       return -weight_decay * schedule(step)

@@ -33,7 +33,6 @@ class Program:
     predict_fn: `(state, inputs, key) -> predictions`, with the state's `params`, of inputs as in `Examples`.
     predict_step: `(state, batch, number) -> predictions`, from `predict_fn`, with keys of the run.
     eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s predictions.
-    evaluated: `(state, metric) -> state`, called after each evaluation on the validation split, or None.
     extras: builds and updates the state's extras, and gives the parameters for predictions.
     ensemble: how many replicas in a row predict together.
     method: the head, the loss and the prediction rule; the latter two have their options.
@@ -53,7 +52,6 @@ class Program:
   predict_fn: Callable[..., Array]
   predict_step: Callable[..., Array]
   eval_step: Callable[..., Sums]
-  evaluated: Callable[[TrainState, Array], TrainState] | None
   extras: Extras
   ensemble: int
   method: Method

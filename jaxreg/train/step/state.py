@@ -45,14 +45,6 @@ class TrainState:
     return dataclasses.replace(self, **changes)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class SweptState(TrainState):
-  """The state of a run beside others in one program, with its own values of fields, by name."""
-
-  strengths: dict[str, Array] = dataclasses.field(default_factory=dict[str, Array])
-
-
 States = TrainState | tuple[TrainState, ...]  # one stacked state of all replicas, or a state for each
 
 

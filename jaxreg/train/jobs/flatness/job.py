@@ -13,10 +13,10 @@ from jaxreg.train.config.choices import Config
 from jaxreg.train.config.values import checked_rows
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.files import Table, check_no_links, local_path, write_figures, write_json, write_text
+from jaxreg.train.jobs.compare import check_replicas, row_config, row_folder
 from jaxreg.train.jobs.flatness.analysed_run import AnalysedRun
 from jaxreg.train.jobs.flatness.analyses import rises
 from jaxreg.train.jobs.flatness.requirements import check_analyses, check_row
-from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
 from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run.log import progress
 

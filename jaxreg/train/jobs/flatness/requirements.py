@@ -11,8 +11,8 @@ from jaxreg.train.config.values import Fields, checked_rows
 from jaxreg.train.data.batches import Source
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.compare import row_config
 from jaxreg.train.jobs.flatness.network_at_point import draws_noise
-from jaxreg.train.jobs.row_config import row_config
 from jaxreg.train.step.program import Program
 
 SAMPLED = ("variance_flatness", "projected_variance")
