@@ -605,7 +605,7 @@ def test_another_override_is_another_work_directory():
 
 
 def test_the_job_does_not_change_the_work_directory(monkeypatch):
-  monkeypatch.setattr("jaxreg.train.assemble.saved.restore_config", lambda config, *_: config)
+  monkeypatch.setattr("jaxreg.train.finished.restore.restore_config", lambda config, *_: config)
   of_job = ["--config.job=evaluate", "--config.evaluate.split=val", "--config.evaluate.checkpoint=best"]
   assert default_workdir(*of_job) == default_workdir()
   assert default_workdir(*of_job, "--config.seed=1") == default_workdir("--config.seed=1")
@@ -614,7 +614,7 @@ def test_the_job_does_not_change_the_work_directory(monkeypatch):
 @pytest.mark.thorough
 def test_an_evaluation_finds_what_was_trained_with_the_same_fields(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr("jaxreg.train.assemble.saved.restore_config", lambda config, *_: config)
+  monkeypatch.setattr("jaxreg.train.finished.restore.restore_config", lambda config, *_: config)
   data = ["--config.data.name=npz", "--config.data.npz.path=here.npz"]
   trained = default_workdir(*data)
   trained.mkdir(parents=True)

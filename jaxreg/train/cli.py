@@ -120,7 +120,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
   if config.job in ("evaluate", "translate", "report") and not given:
-    from jaxreg.train.assemble.saved import restore_config  # its import takes seconds, and help needs none
+    from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 
     config = restore_config(config, workdir, overrides)
   check(config)

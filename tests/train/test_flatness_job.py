@@ -19,7 +19,7 @@ from jaxreg import flatness, train
 from jaxreg.flatness._sharpness import IntervalFlatness
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.assemble.saved import restore_run
+from jaxreg.train.finished.restore import restore_run
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint, make_networks, with_weights

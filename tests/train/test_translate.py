@@ -14,8 +14,8 @@ import toy_text
 from jaxreg import models, train
 from jaxreg.train import cli
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.data import text
+from jaxreg.train.finished.restore import restore_run
 from jaxreg.train.jobs.summary import summary
 from jaxreg.train.jobs.translate import make_decode
 

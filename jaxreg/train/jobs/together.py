@@ -22,17 +22,17 @@ import numpy as np
 from jaxreg.train.assemble.from_config import build, sweep
 from jaxreg.train.assemble.load_data import load_data, make_order
 from jaxreg.train.assemble.run_parts import make_run, replicas_of
-from jaxreg.train.assemble.saved import make_teacher
 from jaxreg.train.config.choices import Config, flatten, relevant
 from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices.replicas import Vmap, cloned, stacked
 from jaxreg.train.devices.sharding import Layout
 from jaxreg.train.errors import RunError
-from jaxreg.train.jobs.initial_state import compile_init, load_pretrained, with_pretrained
+from jaxreg.train.finished.reuse import load_pretrained, make_teacher
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints, abstract, restore
 from jaxreg.train.run.health import Watchdog
+from jaxreg.train.run.initial_state import compile_init, with_pretrained
 from jaxreg.train.run.lock import check_there
 from jaxreg.train.run.log import open_log, progress, say
 from jaxreg.train.run.loop import train_steps

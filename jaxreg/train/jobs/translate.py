@@ -21,8 +21,8 @@ from jaxreg.train.data.batches import Source, gather
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, write_json, write_text
-from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
-from jaxreg.train.run.whole_split import batches
+from jaxreg.train.finished.restore import RestoredRun, restore_states
+from jaxreg.train.run.evaluation import batches
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState

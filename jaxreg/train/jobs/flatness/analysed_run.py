@@ -14,12 +14,12 @@ from tqdm import tqdm
 from jaxreg import flatness
 from jaxreg.train import keys
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.assemble.saved import places, restore_config, restore_run
 from jaxreg.train.config.choices import Config, base_config, flatten
 from jaxreg.train.data.batches import batch_indices, gather, place
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table
+from jaxreg.train.finished.restore import places, restore_config, restore_run
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint, make_networks, with_weights
