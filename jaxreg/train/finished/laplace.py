@@ -1,4 +1,4 @@
-"""`evaluate.measures=('laplace',)`: predictions under a Gaussian posterior of all weights or of the last layer."""
+"""`evaluate.measures=('laplace',)`: predictions under a Gaussian posterior of the weights."""
 
 import dataclasses
 import functools

@@ -121,7 +121,7 @@ class Predictor:
     return dataset
 
   def whole_batch(self, examples: int | None = None) -> dict[str, np.ndarray]:
-    """Returns the first training examples, by default all, as one batch in which each label counts equally."""
+    """Returns the first training examples, by default all, as one batch with equal weights of labels."""
     return whole_batch(self.dataset.train.take(slice(examples)))
 
   @property
