@@ -24,7 +24,7 @@ USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DI
                      [--config.FIELD=VALUE ...]
 where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
-  JOB         train, evaluate, compare, flatness, report or translate:
+  JOB         train, evaluate, compare, report or translate:
               the job, in place of the config's; or list, help, or check-data,
               which reads all data of a run once, and tells what would end it
   --config    the config file to run; default configs/dropmax_digits.py

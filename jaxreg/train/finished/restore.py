@@ -61,13 +61,6 @@ def _with_tuples(value: Json) -> object:
   return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-def places(config: Config) -> Options:
-  """The places of data in `config` that differ from the defaults: overrides for a run whose data moved."""
-  defaults = flatten(base_config())
-  given = {field: value for field, value in flatten(config).items() if row_of(field).scope == "place"}
-  return {field: value for field, value in given.items() if value != defaults[field]}
-
-
 def decoding_of(workdir: Path) -> Decoding | None:
   """Returns how the evaluation of a run scales and crops images; None for a run on other inputs."""
   config = restore_config(base_config(), workdir)
