@@ -174,7 +174,6 @@ REFUSED = [
     (f"{field}=({name!r},{name!r})".replace(" ", ""), f"{field}: each must be named once")
     for field, name in (
       ("augment.names", "flip"),
-      ("flatness.analyses", "profile"),
       ("mesh.shard", "head"),
       ("regularizers.tying.pairs", ("a", "b")),
     )
@@ -487,7 +486,7 @@ def test_help_shows_what_the_job_reads(run, capsys, tmp_path, flag):
       assert shown
     elif re.match(
       r"method\.dropmax|optimizer\.sgd|regularizers\.l2\.|model\.LeNet|augment\.flip|noise\.mask"
-      r"|compare|flatness|translate|data\.stream|pretrained\.replica|evaluate\.split",
+      r"|compare|translate|data\.stream|pretrained\.replica|evaluate\.split",
       field,
     ):
       assert not shown
@@ -512,7 +511,7 @@ def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
   out = capsys.readouterr().out
   for field in ("compare.seeds", "optimizer.path_sgd.", "optimizer.trust_region.blocks", "data.idx.path"):
     assert f"--config.{field}" in out
-  for field in ("flatness.", "optimizer.lars.", "method.dropmax.", "regularizers.l2."):
+  for field in ("optimizer.lars.", "method.dropmax.", "regularizers.l2."):
     assert f"--config.{field}" not in out
 
 

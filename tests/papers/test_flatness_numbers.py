@@ -1,7 +1,7 @@
 """The numbers of the flatness paper's tables, from arrays with known answers."""
 
 import dataclasses
-import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -76,7 +76,7 @@ def test_fits_leave_out_rounding_errors(monkeypatch, analysis):
 
 
 def test_equal_samples_are_refused():
-  with pytest.raises(analyses.RunError, match="the gradients are the same in all 5 samples; .* dropout"):
+  with pytest.raises(analyses.RunError, match=r"the gradients are the same in all 5 samples; .* dropout"):
     analyses._check_vary("gradients", np.ones((5, 3)))
 
 
@@ -145,16 +145,12 @@ def test_every_variant_has_a_flag(monkeypatch):
     for variant, setting in variants.items():
       flags = [f"--{variant.replace('_', '-')}"] * bool(variant)
       command.main([name, *flags, "--config.epochs=1"])
-      assert asked.pop() == (
-        setting,
-        command.Path("runs") / "_".join(filter(None, ("flatness", name, variant))),
-        ["--config.epochs=1"],
-      )
+      out = "_".join(filter(None, ("flatness", name, variant)))
+      assert asked.pop() == (setting, Path("runs") / out, ["--config.epochs=1"])
 
 
-def test_a_training_that_fails_ends_the_command_with_its_status(tmp_path, capfd, monkeypatch):
+def test_a_training_that_fails_ends_the_command_with_its_status(tmp_path, capfd):
   setting = dataclasses.replace(SETTINGS["fnn_mnist"][""], config="softmax_digits.py")
-  monkeypatch.setattr(sys, "argv", ["flatness"])
   with pytest.raises(SystemExit) as ended:
     command.measure(setting, tmp_path / "out", ["--config.epochs=0"])
   assert ended.value.code == 1
