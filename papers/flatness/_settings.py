@@ -68,7 +68,7 @@ def rate(keep_prob: float) -> float:
 def _descent(learning_rate: float, *, steps: int, every: int) -> dict[str, object]:
   """Returns the fields of gradient descent on all images, whose checkpoints are all kept."""
   fields = {"optimizer.learning_rate": learning_rate, "epochs": steps, "eval_every": steps}
-  return {**fields, "checkpoint.every": every, "checkpoint.keep": steps // every}
+  return {**fields, "checkpoint.every": every, "checkpoint.keep": max(2, steps // every)}
 
 
 def _without_dropout(every: Mapping[float, int], steps: Mapping[float, int]) -> dict[str, Row]:
