@@ -113,13 +113,13 @@ def _strengths() -> dict[str, str]:
 
 @functools.cache
 def _called() -> dict[str, str]:
-  """What the trainer and its networks call, and the job in which they do."""
-  found: dict[str, str] = {}
+  """Returns the functions that the trainer or its networks call."""
+  called: dict[str, str] = {}
   files = [file for folder in ("models", "train") for file in (ROOT / "jaxreg" / folder).rglob("*.py")]
-  for file in sorted(files, key=lambda file: "flatness" not in file.parts):
+  for file in files:
     for name in re.findall(rf"\b((?:{'|'.join(FOLDERS)})\.\w+)", file.read_text()):
-      found[name] = "`job=flatness`" if "flatness" in file.parts else "within the trainer"
-  return found
+      called[name] = "within the trainer"
+  return called
 
 
 def fields(full: str) -> str:

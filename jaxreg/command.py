@@ -110,8 +110,7 @@ def run(argv: list[str]) -> int:
 
 def find_job(name: str) -> Callable[..., dict[str, Any]]:
   """The function of a job, `(config, workdir) -> results`."""
-  place = "flatness.job" if name == "flatness" else name
-  return getattr(importlib.import_module(f"jaxreg.train.jobs.{place}"), name)
+  return getattr(importlib.import_module(f"jaxreg.train.jobs.{name}"), name)
 
 
 def _message(error: Exception) -> str | None:

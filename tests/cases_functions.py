@@ -285,6 +285,16 @@ CASES = (
     lambda scores, labels: calibration.conformal_threshold(scores, labels, alpha=0.3),
   ),
   row(
+    "calibration.conformal_sets",
+    {"scores": SCORES, "labels": LABELS},
+    lambda scores, labels: calibration.conformal_sets(scores, scores, labels, alpha=0.3),
+  ),
+  row(
+    "calibration.conformal_intervals",
+    dict.fromkeys(("low", "high", "targets"), Input("real", "B")),
+    lambda low, high, targets: calibration.conformal_intervals(low, high, low, high, targets, alpha=0.3),
+  ),
+  row(
     "calibration.conformal_risk_threshold",
     {"scores": SCORES, "costs": Input("soft", "BK")},
     lambda scores, costs: calibration.conformal_risk_threshold(scores, costs, alpha=0.3),

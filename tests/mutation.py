@@ -248,26 +248,26 @@ _TABLE = {
       "test_noise_of_a_batch_is_that_of_its_number",
     ),
   ),
-  "train/jobs/flatness/analyses.py train/test_flatness_tables.py": (
+  "papers/flatness/_analyses.py papers/test_flatness_numbers.py": (
     ("/ 2 - at(0.0)", "/ 2", "test_rises_are_above_the_loss_at_the_parameters"),
     (
-      "np.sqrt(like.var(axis=0).mean())",
-      "np.sqrt(like.var(axis=0).sum())",
+      "np.sqrt(samples.var(axis=0).mean())",
+      "np.sqrt(samples.var(axis=0).sum())",
       "test_the_isotropic_control_has_the_total_variance_of_the_samples",
     ),
     (
-      '_fit(by_factor[-1]["width"], variances, mask)',
-      '_fit(by_factor[-1]["width"], variances, mask | True)',
+      'fitted(by_factor[-1]["width"], variances, mask)',
+      'fitted(by_factor[-1]["width"], variances, mask | True)',
       "test_fits_leave_out_rounding_errors[variance_flatness]",
     ),
     (
-      "_fit(values, each, mask)",
-      "_fit(values, each, mask | True)",
+      "fitted(values, each, mask)",
+      "fitted(values, each, mask | True)",
       "test_fits_leave_out_rounding_errors[projected_variance]",
     ),
   ),
-  "train/jobs/flatness/job.py train/test_flatness_tables.py": (
-    ("rise < compared", "rise > compared", "test_lower_along_counts_directions_of_lower_rise"),
+  "papers/flatness/_figures.py papers/test_flatness_numbers.py": (
+    ("values < first", "values > first", "test_lower_along_counts_directions_of_lower_rise"),
   ),
   "flatness/_power_law.py flatness/test_power_law.py": (
     ("scaled, scaled**2", "scaled, scaled**3", "test_linearity_is_the_textbook_test"),

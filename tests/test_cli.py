@@ -174,7 +174,6 @@ REFUSED = [
     (f"{field}=({name!r},{name!r})".replace(" ", ""), f"{field}: each must be named once")
     for field, name in (
       ("augment.names", "flip"),
-      ("flatness.analyses", "profile"),
       ("mesh.shard", "head"),
       ("regularizers.tying.pairs", ("a", "b")),
     )
@@ -487,7 +486,7 @@ def test_help_shows_what_the_job_reads(run, capsys, tmp_path, flag):
       assert shown
     elif re.match(
       r"method\.dropmax|optimizer\.sgd|regularizers\.l2\.|model\.LeNet|augment\.flip|noise\.mask"
-      r"|compare|flatness|data\.stream|pretrained\.replica|evaluate\.split",
+      r"|compare|data\.stream|pretrained\.replica|evaluate\.split",
       field,
     ):
       assert not shown
@@ -512,7 +511,7 @@ def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
   out = capsys.readouterr().out
   for field in ("compare.seeds", "optimizer.path_sgd.", "optimizer.trust_region.blocks", "data.idx.path"):
     assert f"--config.{field}" in out
-  for field in ("flatness.", "optimizer.lars.", "method.dropmax.", "regularizers.l2."):
+  for field in ("optimizer.lars.", "method.dropmax.", "regularizers.l2."):
     assert f"--config.{field}" not in out
 
 
@@ -605,7 +604,7 @@ def test_another_override_is_another_work_directory():
 
 
 def test_the_job_does_not_change_the_work_directory(monkeypatch):
-  monkeypatch.setattr("jaxreg.train.assemble.saved.restore_config", lambda config, *_: config)
+  monkeypatch.setattr("jaxreg.train.finished.restore.restore_config", lambda config, *_: config)
   of_job = ["--config.job=evaluate", "--config.evaluate.split=val", "--config.evaluate.checkpoint=best"]
   assert default_workdir(*of_job) == default_workdir()
   assert default_workdir(*of_job, "--config.seed=1") == default_workdir("--config.seed=1")
@@ -614,7 +613,7 @@ def test_the_job_does_not_change_the_work_directory(monkeypatch):
 @pytest.mark.thorough
 def test_an_evaluation_finds_what_was_trained_with_the_same_fields(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr("jaxreg.train.assemble.saved.restore_config", lambda config, *_: config)
+  monkeypatch.setattr("jaxreg.train.finished.restore.restore_config", lambda config, *_: config)
   data = ["--config.data.name=npz", "--config.data.npz.path=here.npz"]
   trained = default_workdir(*data)
   trained.mkdir(parents=True)

@@ -17,10 +17,11 @@ from jaxreg.train.assemble import compatibility as checks
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.values import checked_rows, compared_rows
+from jaxreg.train.config.values import compared_rows
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.jobs.compare import row_config
 from jaxreg.train.registry import REGISTRY
+from papers.flatness._analyses import ANALYSES
+from papers.flatness._settings import SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -35,10 +36,9 @@ ARGUMENTS = {
   "compare_dropmax_mnist1k_variations.py": ["background", "rotation"],
   "compare_group_softmax_subsets.py": ["classes2", "images300"],
   "finetune_mnist.py": [None, "pretrain"],
-  "flatness_fnn_mnist.py": [None, "one_setting", "first_steps", "alignment", "profile"],
-  "flatness_resnet20_cifar100.py": [None, "cifar10", "small_cifar10"],
+  "flatness_fnn_mnist.py": [None, "profile"],
+  "flatness_resnet20_cifar100.py": [None, "cifar10"],
   "flatness_transformer_multi30k.py": [None, "small"],
-  "flatness_vgg9_cifar10.py": [None, "minibatch"],
   "compare_toolbox_mnist1k.py": [None, "flipped"],
   "optimizers_digits.py": [None, "exact_adam", "normalized_leaves", "sam", "sgld"],
   "toolbox_digits.py": [None, "max_norm", "weight_noise", "rnn_weight_noise"],
@@ -67,7 +67,6 @@ TRACED_FIRST = (
   *(
     "dropmax_mnist.py:1k",
     "fast_cifar10.py",
-    "flatness.py",
     "group_softmax_digits.py",
     "multitask_digits.py",
   ),
@@ -153,14 +152,12 @@ def thorough_but(few, choices=CHOICES):
 @pytest.mark.parametrize("choice", thorough_but(FIRST))
 def test_a_config_fits_its_data(choice):
   config = parse(choice)
-  # The method comes first in the name of the file; of the transformer, whose dropout is what it is for and no
-  # method, the model; of an analysis, the analysis.
+  # The name of the file begins with the method, the transformer's with its model, a paper's with its subject.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
-  first = "flatness" if config.job == "flatness" else first
   first = next(
     (
       name
-      for name in ("toolbox", "optimizers", "image_folder", "fast", "finetune_", "regression")
+      for name in ("toolbox", "optimizers", "image_folder", "fast", "finetune_", "regression", "flatness")
       if name in choice
     ),
     first,
@@ -261,21 +258,23 @@ def test_the_toolbox_runs_on_the_fast_recipe(name, fields):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("choice", [choice for choice in CHOICES if choice.startswith("flatness_")])
-def test_the_rows_of_an_analysis_can_be_built(choice):
-  config = parse(choice)
-  cells = checked_rows(config, "flatness.rows")
-  assert cells
-  for label, fields in cells.items():
-    cell = row_config(config, label, fields, seeds=1)
-    train.check(cell)
-    # Rows of one network differ in the training, of which `check` knows all fields.
-    network = str((cell.data.name, cell.model.to_dict(), cell.method.name, cell.flatness.mask))
+@pytest.mark.parametrize(
+  ("name", "variant"), [(name, each) for name, all_ in SETTINGS.items() for each in all_]
+)
+def test_the_networks_of_the_flatness_paper_can_be_built(name, variant):
+  setting = SETTINGS[name][variant]
+  for row in setting.rows.values():
+    assert set(row.analyses) <= ANALYSES.keys()
+    config = parse(setting.config).copy_and_resolve_references()
+    config.update_from_flattened_dict(dict(row.fields))
+    train.check(config)
+    # Networks of one size differ in the training; `check` reads those fields.
+    network = str((setting.config, setting.mask))
     if network not in TRACED:
       TRACED.add(network)
-      params = build(cell, describe(cell, choice)).abstract.params
+      params = build(config, describe(config, setting.config)).abstract.params
       zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
-      assert flatness.subset(zeros, tuple(cell.flatness.mask)).flat.size
+      assert flatness.subset(zeros, setting.mask).flat.size
 
 
 def test_the_baseline_differs_from_dropmax_in_the_method_only():

@@ -13,7 +13,7 @@ from _report import Report
 from accelerator import last_line
 from first_step import run_command, write_images
 
-from jaxreg.train.assemble.saved import restore_run
+from jaxreg.train.finished.restore import restore_run
 
 STEPS = 16  # before it is continued: whole dispatches
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"

@@ -8,6 +8,7 @@ by `ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `c
 `[..., classes]`; `least_confidence` and `energy`, scores of examples from elsewhere, `[...]`. Every function
 refuses a known label out of range, and gives NaN for a traced one. `interval_coverage` and
 `quantile_coverage` are sums over real targets, and `interval_scores` their scores for `conformal_threshold`.
+`conformal_sets` and `conformal_intervals` apply such a threshold to new examples.
 `where` says which examples count, as in `losses`.
 """
 
@@ -15,6 +16,7 @@ from jaxreg._names import suggest_names
 from jaxreg.calibration._conformal import aps_scores as aps_scores
 from jaxreg.calibration._conformal import conformal_risk_threshold as conformal_risk_threshold
 from jaxreg.calibration._conformal import conformal_scores as conformal_scores
+from jaxreg.calibration._conformal import conformal_sets as conformal_sets
 from jaxreg.calibration._conformal import conformal_threshold as conformal_threshold
 from jaxreg.calibration._ece import Bins as Bins
 from jaxreg.calibration._ece import adaptive_bins as adaptive_bins
@@ -22,6 +24,7 @@ from jaxreg.calibration._ece import classwise_bins as classwise_bins
 from jaxreg.calibration._ece import ece as ece
 from jaxreg.calibration._ece import ece_bins as ece_bins
 from jaxreg.calibration._ece import mce as mce
+from jaxreg.calibration._intervals import conformal_intervals as conformal_intervals
 from jaxreg.calibration._intervals import interval_coverage as interval_coverage
 from jaxreg.calibration._intervals import interval_scores as interval_scores
 from jaxreg.calibration._intervals import quantile_coverage as quantile_coverage

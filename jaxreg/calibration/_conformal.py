@@ -169,6 +169,41 @@ def conformal_threshold(
   return jnp.where(outside.any(), jnp.nan, threshold)
 
 
+def conformal_sets(
+  scores: ArrayLike,
+  held_out_scores: ArrayLike,
+  held_out_labels: ArrayLike,
+  *,
+  alpha: float,
+  where: ArrayLike | None = None,
+) -> Array:
+  """Computes prediction sets that hold the label of a new example with the given probability.
+
+  The sets are `scores <= conformal_threshold(held_out_scores, held_out_labels, alpha=alpha)`.
+
+  Args:
+    scores: `[..., classes]`, floating: the scores of new examples, from `conformal_scores` or `aps_scores`.
+    held_out_scores: `[..., classes]`: the scores of examples that did not train the model.
+    held_out_labels: `[...]`, integer.
+    alpha: as in `conformal_threshold`.
+    where: `[...]`, bool: which held-out examples count.
+
+  Returns:
+    `[..., classes]`, bool: which classes each set holds.
+
+  Example:
+    >>> held_out = conformal_scores(jnp.log(jnp.array([[0.75, 0.25], [0.5, 0.5], [0.125, 0.875]])))
+    >>> new = conformal_scores(jnp.log(jnp.array([[0.6, 0.4]])))
+    >>> conformal_sets(new, held_out, jnp.array([0, 1, 1]), alpha=0.5)
+    Array([[ True, False]], dtype=bool)
+
+  References:
+    Vovk, Gammerman and Shafer, `Algorithmic Learning in a Random World`, 2005.
+  """
+  threshold = conformal_threshold(held_out_scores, held_out_labels, alpha=alpha, where=where)
+  return check_wide(scores, "scores") <= threshold
+
+
 def conformal_risk_threshold(
   scores: ArrayLike, costs: ArrayLike, *, alpha: float, bound: float = 1.0, where: ArrayLike | None = None
 ) -> Array:

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
 from jaxreg._where import only_where
+from jaxreg.calibration._conformal import conformal_threshold
 from jaxreg.calibration._weights import counted_weights
 from jaxreg.typing import Array
 
@@ -131,6 +132,42 @@ def interval_scores(
   low = check_wide(low, "low")
   high, targets = (check_wide(x, name, shape=low.shape) for x, name in ((high, "high"), (targets, "targets")))
   return jnp.maximum(low - targets, targets - high)
+
+
+def conformal_intervals(
+  low: ArrayLike,
+  high: ArrayLike,
+  held_out_low: ArrayLike,
+  held_out_high: ArrayLike,
+  held_out_targets: ArrayLike,
+  *,
+  alpha: float,
+  where: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+  """Widens or narrows intervals so that they hold a new target with the given probability.
+
+  The ends move by the `conformal_threshold` of the held-out `interval_scores`.
+
+  Args:
+    low, high: `[...]`, floating: the predicted ends for new examples; equal for a prediction without width.
+    held_out_low, held_out_high, held_out_targets: `[examples]`, of examples that did not train the model.
+    alpha: as in `conformal_threshold`.
+    where: `[examples]`, bool: which held-out targets count.
+
+  Returns:
+    The low and the high ends, `[...]` each.
+
+  Example:
+    >>> outputs, targets = jnp.zeros(4), jnp.array([0.5, -1.0, 2.0, 3.0])
+    >>> conformal_intervals(jnp.zeros(1), jnp.zeros(1), outputs, outputs, targets, alpha=0.5)
+    (Array([-2.], dtype=float32), Array([2.], dtype=float32))
+
+  References:
+    Romano, Patterson and Candes, `Conformalized Quantile Regression`, 2019.
+  """
+  scores = interval_scores(held_out_low, held_out_high, held_out_targets, where=where)
+  margin = conformal_threshold(scores, alpha=alpha, where=where)
+  return check_wide(low, "low") - margin, check_wide(high, "high") + margin
 
 
 def _counts(weights: ArrayLike | None, where: ArrayLike | None, targets: Array) -> Array:

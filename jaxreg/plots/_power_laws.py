@@ -25,7 +25,7 @@ def power_laws(panels: Panels, *, xlabel: str, ylabel: str, title: str = "") -> 
 
   A single power law is a dashed line. If the test of linearity rejects it, two power laws that meet are drawn
   as a bent line. A fit without a result has no line: its slope has a 95 % interval wider than 4, or is
-  steeper than 20. The figure has no numbers of the fits; `job=flatness` writes them into a table.
+  steeper than 20. The figure has no numbers of the fits.
 
   Args:
     panels: by title, and by label of the setting, `(x, y, fit)`, where the fit comes from
@@ -88,26 +88,3 @@ def decided(fit: Any) -> bool:
     return bool((np.abs(np.asarray(fit.slopes, float)) <= STEEPEST).all())
   low, high = (float(end) for end in fit.slope_interval)
   return high - low <= WIDEST and abs(float(fit.slope)) <= STEEPEST
-
-
-def power_law_table(panels: Panels) -> str:
-  """The fits as a Markdown table; one without a line in the figure has the slope "undecided"."""
-  lines = ["| samples | setting | slope | correlation |", "|---|---|---|---|"]
-  lines += [
-    f"| {name} | {label} | {_numbers(fit)} |"
-    for name, series in panels.items()
-    for label, (_, _, fit) in series.items()
-  ]
-  return "\n".join(lines)
-
-
-def _numbers(fit: Any) -> str:
-  """The slope and the correlation of a fit, in two columns."""
-  interval = lambda ends: "[{:.2f}, {:.2f}]".format(*map(float, ends))
-  correlation = f"{float(fit.correlation):.2f}"
-  if hasattr(fit, "slopes"):
-    (below, above), at = map(float, fit.slopes), float(fit.breakpoint[0])
-    slopes = f"{below:.2f}, then {above:.2f} from {at:.2g}"
-    return f"{slopes if decided(fit) else 'undecided'} | {correlation}"
-  slope = f"{float(fit.slope):.2f}" if decided(fit) else "undecided"
-  return f"{slope} {interval(fit.slope_interval)} | {correlation} {interval(fit.correlation_interval)}"

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from jaxreg import calibration
 from jaxreg.reports._model import Model, Predicted, Section
 from jaxreg.reports._numbers import Number, mean, resamples, share
-from jaxreg.reports._statistics import conformal_intervals, conformal_sets, point
+from jaxreg.reports._statistics import point
 
 MISTAKES = 12  # pictures
 WORST = 3  # classes
@@ -106,7 +106,8 @@ def prediction_sets(model: Model) -> Section:
   arrays: dict[str, Any] = {}
   each: dict[str, Any] = {}
   for (name, (mine, other)), title in zip(scores.items(), ("smallest sets", "adaptive sets"), strict=True):
-    hits, sizes = conformal_sets(mine, shown.labels, other, apart.labels, alpha=model.alpha)
+    sets = np.asarray(calibration.conformal_sets(mine, other, apart.labels, alpha=model.alpha))
+    hits, sizes = sets[np.arange(len(sets)), shown.labels], sets.sum(axis=-1)
     found[f"{name}_coverage"] = share(f"{title}: with the label", hits)
     found[f"{name}_size"] = mean(f"{title}: classes", sizes, resamples(model.seed, len(sizes)))
     arrays[title] = sizes
@@ -116,7 +117,7 @@ def prediction_sets(model: Model) -> Section:
     "better model needs fewer classes for it; adaptive sets are larger where the model is in doubt."
     f"{remark}"
   )
-  function = "calibration.conformal_scores, aps_scores, conformal_threshold"
+  function = "calibration.conformal_scores, aps_scores, conformal_sets"
   return Section(found, arrays, sentence, f"{len(shown.labels)} predictions", function, each)
 
 
@@ -134,7 +135,8 @@ def intervals(model: Model) -> Section:
   shown, apart, remark = model.halves()
   ours, theirs = (interval_of(each.predictions, model) for each in (shown, apart))
   kinds = {"predicted": ours} if shown.predictions.shape[1] > 1 else {}
-  kinds["conformal"] = conformal_intervals(ours, theirs, apart.labels, alpha=model.alpha)
+  ends = calibration.conformal_intervals(*ours, *theirs, apart.labels, alpha=model.alpha)
+  kinds["conformal"] = np.asarray(ends[0]), np.asarray(ends[1])
   found: dict[str, Number] = {}
   each: dict[str, Any] = {}
   for name, (low, high) in kinds.items():
@@ -149,7 +151,7 @@ def intervals(model: Model) -> Section:
     f"Conformal intervals are to hold {1 - model.alpha:.0%} of the targets, whatever the model; a better "
     f"model needs a smaller width for it.{remark}"
   )
-  function = "calibration.interval_scores, conformal_threshold"
+  function = "calibration.conformal_intervals"
   return Section(found, arrays, sentence, f"{len(shown.labels)} predictions", function, each)
 
 

@@ -1,4 +1,4 @@
-"""Statistics of weighted predictions, and the sets and inputs that the trainer measures, too."""
+"""Statistics of weighted predictions, and shifted inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from jaxreg import calibration
 from jaxreg.reports._numbers import Number, basic
@@ -79,31 +78,6 @@ def bootstrapped(*given: Any) -> dict[str, Number]:
 def point(predictions: np.ndarray, levels: Sequence[float]) -> np.ndarray:
   """The mean, or the quantile nearest the median, `[n]`."""
   return predictions[:, int(np.abs(np.asarray(levels) - 0.5).argmin()) if levels else 0]
-
-
-def conformal_sets(
-  scores: ArrayLike,
-  labels: np.ndarray,
-  their_scores: ArrayLike,
-  their_labels: np.ndarray,
-  *,
-  alpha: float,
-  where: Any = None,
-) -> tuple[np.ndarray, np.ndarray]:
-  """Whether each set holds its label, and its number of classes; held-out examples give the threshold."""
-  threshold = calibration.conformal_threshold(their_scores, their_labels, alpha=alpha, where=where)
-  sets = np.asarray(jnp.asarray(scores) <= threshold)
-  return np.take_along_axis(sets, np.maximum(labels, 0)[..., None], axis=-1)[..., 0], sets.sum(axis=-1)
-
-
-def conformal_intervals(
-  ours: Any, theirs: Any, their_labels: Any, *, alpha: float, where: Any = None
-) -> tuple[Any, Any]:
-  """The intervals `ours`, low and high ends, widened as `theirs` of held-out examples ask for."""
-  low, high = theirs
-  scores = calibration.interval_scores(low, high, their_labels, where=where)
-  margin = np.asarray(calibration.conformal_threshold(scores, alpha=alpha, where=where))
-  return ours[0] - margin, ours[1] + margin
 
 
 def rotated(images: np.ndarray) -> np.ndarray:

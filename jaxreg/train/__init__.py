@@ -3,7 +3,8 @@
 Its parts, from the top down; each imports from those below it::
 
   cli       flags to a checked configuration
-  jobs      train, evaluate, compare, flatness, report, ..., check_data; load
+  jobs      train, evaluate, compare, report, ..., check_data
+  finished  a finished run: restore, load, its loss, measures
   assemble  the last part that sees a configuration: from a configuration to pure functions
   run       one run and its work directory: loop, checkpoints, log, results
   config    the fields, what they mean, what they may hold
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
   from jaxreg.train.data.dataset import Dataset as Dataset
   from jaxreg.train.data.dataset import Split as Split
   from jaxreg.train.errors import RunError as RunError
+  from jaxreg.train.finished.load import load as load
   from jaxreg.train.jobs.compare import compare as compare
   from jaxreg.train.jobs.evaluate import evaluate as evaluate
-  from jaxreg.train.jobs.flatness.job import flatness as flatness
-  from jaxreg.train.jobs.load_model import load as load
   from jaxreg.train.jobs.report import report as report
   from jaxreg.train.jobs.train import train as train
   from jaxreg.train.methods.method import Method as Method
@@ -56,8 +56,7 @@ _PLACES = {
   "check": "config.checks",
   "compare": "jobs.compare",
   "evaluate": "jobs.evaluate",
-  "flatness": "jobs.flatness.job",
-  "load": "jobs.load_model",
+  "load": "finished.load",
   "make_program": "assemble.from_config",
   "report": "jobs.report",
   "train": "jobs.train",

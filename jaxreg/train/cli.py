@@ -24,8 +24,8 @@ USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DI
                      [--config.FIELD=VALUE ...]
 where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
-  JOB         train, evaluate, compare, flatness or report: the job, in place
-              of the config's; or list, help, or check-data,
+  JOB         train, evaluate, compare or report: the job, in place of the
+              config's; or list, help, or check-data,
               which reads all data of a run once, and tells what would end it
   --config    the config file to run; default configs/dropmax_digits.py
   --workdir   the folder for checkpoints, metrics and figures, where a run also
@@ -120,7 +120,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
   if config.job in ("evaluate", "report") and not given:
-    from jaxreg.train.assemble.saved import restore_config  # its import takes seconds, and help needs none
+    from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 
     config = restore_config(config, workdir, overrides)
   check(config)

@@ -15,8 +15,6 @@ from jaxreg.typing import Array, Key
 _PREDICTION, _OPTIMIZER, _UNBALANCE = (np.uint32(2**32 - 1 - number) for number in range(3))
 # This number is added to a seed; no run has the resulting seed.
 _UNLABELLED = 2**32
-# These numbers are added to the seed of `job = flatness`.
-_FLATNESS = {"gradients": 0, "covariance": 1, "eigenpairs": 2, "alignment": 3, "layerwise": 4}
 
 
 class Streams(NamedTuple):
@@ -97,13 +95,3 @@ def unlabelled(seed: int) -> int:
 def crop(seed: int, step: int, position: int) -> np.random.Generator:
   """The generator of the random crop of the image at a position of a step's global batch."""
   return np.random.default_rng((seed, step, position))
-
-
-def flatness(seed: int, analysis: str) -> Key:
-  """The key of an analysis of `job = flatness`."""
-  return jax.random.key(seed + _FLATNESS[analysis])
-
-
-def direction(index: int) -> Key:
-  """The key of a random direction of a loss profile; every network has the same directions."""
-  return jax.random.fold_in(jax.random.key(0), index)

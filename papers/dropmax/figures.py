@@ -24,9 +24,9 @@ from jaxreg import losses
 from jaxreg.losses._dropmax_masks import dropmax_mask, dropmax_masked_logits
 from jaxreg.train import RunError, base_config, load
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.files import write_figures
+from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.jobs.train import figure_title
 from jaxreg.train.run.manifest import good_steps
 from papers import dropmax

@@ -22,8 +22,8 @@ from jaxreg import losses
 from jaxreg.losses._group_softmax_scores import GROUPINGS, feature_groups
 from jaxreg.train import RunError, base_config
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.assemble.saved import restore_config
-from jaxreg.train.jobs.load_model import load
+from jaxreg.train.finished.load import load
+from jaxreg.train.finished.restore import restore_config
 from papers import group_softmax
 from papers._command import one_line_errors
 

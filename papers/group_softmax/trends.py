@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from jaxreg.train import RunError, base_config, load
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.assemble.saved import restore_config
+from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.jobs.train import figure_title
 from papers._command import one_line_errors, read_comparison, row_folder
 from papers.group_softmax._sweep import sweep

@@ -204,7 +204,7 @@ def config_files_that_fail(random, folder):
 
 @kind
 def configs_of_another_shape(random, folder):
-  field = pick(random, [field for field in FIELDS if not field.startswith(("compare.", "flatness."))])
+  field = pick(random, [field for field in FIELDS if not field.startswith("compare.")])
   new = misspelt(random, field.split(".")[-1], FIELDS)
   wrong = {bool: "'yes'", int: "'ten'", float: "'fast'", str: "3", list: "'wide'", type(None): "'x'"}
   change = pick(
@@ -246,7 +246,7 @@ def arguments_of_configs(random, folder):
 
 def reading(field: str) -> Arguments:
   """A config, and what has to be chosen for a run to read the field."""
-  job = ["--config.job=flatness"] if field.startswith("flatness.") else []
+  job = []
   if chosen := chooser(field, FIELDS):
     name = field.removeprefix(chosen.rpartition(".")[0]).split(".")[1]
     job.append(flag(chosen, f"('{name}',)" if chosen.endswith("names") else name))

@@ -20,12 +20,12 @@ from jaxreg.train.assemble import load_data as data_of
 from jaxreg.train.assemble import run_parts as assembling
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.run_parts import make_evaluate, replicas_of
-from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.values import ENTRIES, parse_entries
 from jaxreg.train.data import batches, sources
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.files import parse_table
+from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs

@@ -16,7 +16,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import replicas_of
 from jaxreg.train.data.batches import batch_indices, make_source
 from jaxreg.train.devices.compile import make_step
-from jaxreg.train.jobs import initial_state
+from jaxreg.train.run import initial_state
 
 STEPS, SEED = 10, 7
 OTHERS = [pytest.param(4, marks=pytest.mark.slow), 8]

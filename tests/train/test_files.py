@@ -13,7 +13,7 @@ import runs
 from jaxreg.train.data import unpack
 from jaxreg.train.errors import RunError, printable
 from jaxreg.train.files import local_path, replaced, write_json
-from jaxreg.train.jobs.load_model import load
+from jaxreg.train.finished.load import load
 from jaxreg.train.run.health import Watchdog
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.manifest import good_steps

@@ -1,4 +1,4 @@
-"""`method.chunk_size`: the step, the evaluation and the curvature of all logits, without all logits."""
+"""`method.chunk_size`: the step and the evaluation of all logits, without all logits."""
 
 import functools
 
@@ -15,7 +15,6 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import RunError
-from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weights
 
 SIZE = {"method.chunk_size": 7}  # of 16 x 13 labels: 29 chunks and a rest
 PLAIN = {"optimizer.name": "sgd", "optimizer.schedule.name": "constant", "optimizer.learning_rate": 0.1}
@@ -88,17 +87,6 @@ def test_examples_and_classes_split_over_devices(kind, text_folder):
     metrics = jax.jit(chunked.eval_step)(placed, place(batch, P("data")), 0)
   close(jax.device_get(found), jax.jit(whole.train_step)(state, batch))
   close(jax.device_get(metrics), jax.jit(whole.eval_step)(state, batch, 0))
-
-
-@pytest.mark.thorough
-def test_the_curvature_of_the_flatness_job_is_that_of_all_logits(text_folder):
-  whole, chunked, state, batch = programs(text_folder)
-  batch = with_weights({name: np.asarray(batch[name]) for name in ("inputs", "labels")})
-  found, expected = (
-    make_networks(one, state.params, batch, ("head/*",))(state).curvature for one in (chunked, whole)
-  )
-  vector = jnp.cos(jnp.arange(found.like.size, dtype=jnp.float32))
-  close(found(vector), expected(vector))
 
 
 @pytest.mark.thorough

@@ -36,7 +36,6 @@ ODD = {
   "regularizers.names": ([1], [["evil:X"]]),
   "optimizer.constraints.names": ([[1]],),
   "evaluate.measures": ([1],),
-  "flatness.mask": ([1], [["a"]]),
   "optimizer.nothing.inner": (["evil:X"],),
   "method.name": (1, ["dropmax"], "x" * 10**4, "evil:X"),
   "model.MLP.widths": (["x"], [["x"]], [[8]], [10**400], 8),
@@ -68,7 +67,7 @@ def test_every_tuple_of_texts_is_known_as_one():
     if value:
       assert holds_texts(field) == all(isinstance(item, str) for item in value), field
   named = {field for field in tuples if holds_texts(field)}
-  assert {"augment.names", "noise.names", "flatness.mask", "evaluate.ood"} <= named
+  assert {"augment.names", "noise.names", "evaluate.ood"} <= named
   assert not named & {"augment.mean", "augment.std", "model.MLP.dropout_rates", "data.stream.sides"}
 
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 
-import numpy as np
 import pytest
 import runs
 
@@ -11,20 +10,17 @@ from jaxreg import train
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
 from jaxreg.train.files import FOLDERS
-from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.run import workdir as workdirs
 
 SHORT = {"epochs": 1, "method.name": "softmax"}
-PROFILE = {"flatness.analyses": ("profile",), "flatness.profile.directions": 1, "flatness.profile.points": 3}
 COMPARE = {"compare.rows": ("softmax",), "compare.grid": ("softmax: seed=1,2",), "compare.seeds": 1}
 # The job, its fields, and whether it reads the run of `train`.
 JOBS = {
   "train": (train.train, SHORT, False),
   "evaluate": (train.evaluate, {**SHORT, "job": "evaluate"}, True),
   "compare": (train.compare, {"epochs": 1, "job": "compare", **COMPARE}, False),
-  "flatness": (train.flatness, {**SHORT, "job": "flatness", **PROFILE}, False),
 }
-MARKS = {"compare": "thorough", "flatness": "thorough"}
+MARKS = {"compare": "thorough"}
 FIXED = {
   ".json",
   ".jsonl",
@@ -36,9 +32,9 @@ FIXED = {
 
 
 def written(folder):
-  """The files whose names are known before a run: without checkpoints, and arrays named by their digests."""
+  """The files whose names are known before a run, without checkpoints."""
   files = {path.relative_to(folder) for path in folder.rglob("*") if path.suffix in FIXED and path.is_file()}
-  return {path for path in files if not {"checkpoints", "kept"} & {*path.parts}}
+  return {path for path in files if "checkpoints" not in path.parts}
 
 
 def lay(folder, files, make):
@@ -95,20 +91,6 @@ def test_every_file_of_every_job(name, run_job, tmp_path):
   assert not list((tmp_path / "mine").iterdir())
 
 
-@pytest.mark.parametrize("odd", ["link", "pipe"])
-def test_arrays_that_are_kept(tmp_path, odd):
-  (tmp_path / "mine").mkdir()
-  make = os.mkfifo if odd == "pipe" else lambda place: place.symlink_to(tmp_path / "mine" / place.name)
-  for name in ("a.npz", "a.npz.partial"):
-    make(tmp_path / name)
-  kept = ArrayCache(tmp_path)
-  assert kept.arrays("a", lambda: {"x": np.arange(3)})["x"].tolist() == [0, 1, 2]
-  assert kept.arrays("a", lambda: pytest.fail("it is kept"))["x"].tolist() == [0, 1, 2]
-  assert not list((tmp_path / "mine").iterdir())
-  assert (tmp_path / "a.npz").is_file()
-  assert not (tmp_path / "a.npz").is_symlink()
-
-
 @pytest.mark.thorough
 def test_a_file_that_a_link_names_is_left_alone(tmp_path, light_runs):
   (tmp_path / "mine").write_text("precious")
@@ -121,8 +103,8 @@ def test_a_file_that_a_link_names_is_left_alone(tmp_path, light_runs):
   assert not any((tmp_path / "run" / name).is_symlink() for name in names)
 
 
-@pytest.mark.parametrize("inner", [*FOLDERS, "checkpoints/2023", "rows/softmax", "kept/a/b"])
-@pytest.mark.parametrize("job", ["train", "compare", "flatness"])
+@pytest.mark.parametrize("inner", [*FOLDERS, "checkpoints/2023", "rows/softmax"])
+@pytest.mark.parametrize("job", ["train", "compare"])
 def test_a_folder_that_is_a_link_is_refused(job, inner, tmp_path, light_runs):
   """Beginning a run removes half-saved checkpoints, which a link would find among the user's folders."""
   (tmp_path / "mine" / "7").mkdir(parents=True)

@@ -14,12 +14,14 @@ from scipy import optimize, special
 from sklearn.metrics import roc_auc_score
 
 from jaxreg import calibration, models, train
-from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.describe import names_of
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources
-from jaxreg.train.jobs import evaluate, laplace, measures, restored_run
+from jaxreg.train.finished import laplace, measures
+from jaxreg.train.finished import restore as finished_restore
+from jaxreg.train.finished.restore import restore_run
+from jaxreg.train.jobs import evaluate
 from jaxreg.train.jobs.summary import summary
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run import checkpoint, manifest
@@ -293,7 +295,7 @@ def test_laplace_of_weights_that_are_drawn_is_refused():
 
 
 def test_every_measure_has_a_name():
-  assert {*measures.OF_THE_SPLIT, *measures.HELD_OUT, "laplace"} == {
+  assert {*measures.SPLIT_ALONE, *measures.HELD_OUT, "laplace"} == {
     *names_of(FIELDS["evaluate.measures"].kind)
   }
 
@@ -335,7 +337,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, mo
     return restore(workdir, step, like)
 
   with monkeypatch.context() as patch:
-    patch.setattr(restored_run, "restore", gone)
+    patch.setattr(finished_restore, "restore", gone)
     config = runs.make_config({"job": "evaluate"})
     assert (
       train.evaluate(config, shutil.copytree(finished_copy, finished_copy.parent / "a"))["step"] == before
@@ -344,7 +346,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, mo
     patch.setattr(checkpoint, "restore", gone)
     _, state, _ = restore_run(shutil.copytree(finished_copy, finished_copy.parent / "b"), "latest", 0)
   assert state.step == before
-  monkeypatch.setattr(restored_run, "restore", lambda *_: restore(finished_copy, last, {"x": 0}))
+  monkeypatch.setattr(finished_restore, "restore", lambda *_: restore(finished_copy, last, {"x": 0}))
   with pytest.raises(train.RunError, match="does not fit"):
     train.evaluate(config, finished_copy)
 

@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
-from jaxreg.train.jobs.measures import OF_THE_SPLIT, Predicted
+from jaxreg.train.finished.measures import SPLIT_ALONE, Predicted
 from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 
@@ -135,7 +135,7 @@ def test_measures_leave_out_what_is_not_known():
   labels[:20, 1] = -1
   shown = Predicted(np.log(np.stack([expit(-z), expit(z)], -1)), labels, jax.random.key(0))
 
-  found = OF_THE_SPLIT["ranking"](shown) | OF_THE_SPLIT["f1"](shown)
+  found = SPLIT_ALONE["ranking"](shown) | SPLIT_ALONE["f1"](shown)
   each = [sklearn.roc_auc_score(y[y >= 0], x[y >= 0]) for y, x in zip(labels.T, z.T)]
   known = labels >= 0
   assert found["auroc_macro"] == pytest.approx(np.mean(each))

@@ -15,7 +15,7 @@ import runs
 from image_files import make_noisy_folder
 
 from jaxreg import train
-from jaxreg.train.assemble.saved import restore_config
+from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 

@@ -15,7 +15,7 @@ from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split, known
-from jaxreg.train.jobs.flatness.network_at_point import with_weights
+from jaxreg.train.finished.loss import whole_batch
 from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 from jaxreg.train.step.batch import Standard
@@ -330,30 +330,17 @@ def test_a_program_for_a_loop_of_ones_own():
   assert float(sums["loss"][0] / sums["loss"][1]) == pytest.approx(want, rel=1e-5)
 
 
-@pytest.mark.thorough
-def test_the_flatness_of_a_run_is_that_of_its_loss(tmp_path, light_runs):
-  fields = {
-    **FIELDS,
-    "job": "flatness",
-    "model.MLP.widths": (4,),
-    "flatness.rows": {"plain": {}},
-    "flatness.analyses": ("profile",),
-    "flatness.mask": ("head/*",),
-    "flatness.profile.directions": 2,
-    "flatness.profile.points": 5,
-  }
-  row = train.flatness(runs.make_config(fields), tmp_path)["rows"]["plain"]
-  predict = train.load(next((tmp_path / "rows").glob("plain-*")))
+def test_the_loss_of_a_loaded_run_is_that_of_its_predictions(tmp_path, light_runs):
+  train.train(runs.make_config({**FIELDS, "model.MLP.widths": (4,)}), tmp_path / "run")
+  predict = train.load(tmp_path / "run")
   error = (np.asarray(predict(DATA.train.inputs), np.float64) - DATA.train.labels) / STD
-  assert row["train/loss"] == pytest.approx((error**2).mean(), rel=1e-4)
-  assert row["test/rmse"] == pytest.approx(
-    np.sqrt(metrics.mean_squared_error(DATA.test.labels, predict(DATA.test.inputs))), rel=1e-5
-  )
+  loss = predict.loss_fn(predict.state.params, predict.whole_batch(), key=None)
+  assert float(loss) == pytest.approx((error**2).mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize("labels", [np.array([0, 2, -1]), np.array([[1.5, np.nan], [-1.0, 0.0]])])
 def test_which_labels_are_known(labels):
-  batch = with_weights({"inputs": np.ones((len(labels), 2)), "labels": labels})
+  batch = whole_batch(Split(np.ones((len(labels), 2)), labels))
   where = known(labels)
   np.testing.assert_array_equal(where, ~(np.isnan(labels) if labels.ndim > 1 else labels == -1))
   np.testing.assert_allclose(batch["weights"], where * len(labels) / where.sum())

@@ -12,10 +12,11 @@ from torch_resnets import random_tensors, shapes
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.devices.sharding import make_mesh
-from jaxreg.train.jobs import initial_state
+from jaxreg.train.finished import reuse
+from jaxreg.train.finished.restore import restore_run
 from jaxreg.train.jobs import train as training
+from jaxreg.train.run import initial_state
 
 pytestmark = pytest.mark.thorough
 
@@ -83,7 +84,7 @@ def test_averages_of_batch_norm_come_too():
   zeros = lambda tree: jax.tree.map(lambda x: np.zeros((1, *x.shape), x.dtype), tree)
   ones = lambda tree: jax.tree.map(lambda x: np.ones(x.shape, x.dtype), tree)
   state = program.abstract
-  backbone = initial_state._parts(initial_state._variables(state), "backbone")
+  backbone = initial_state.parts_of(initial_state.variables_of(state), "backbone")
   assert jax.tree.leaves(backbone["model_state"])
   started = initial_state.with_pretrained(
     program,
@@ -121,7 +122,7 @@ def resnet_program(**fields):
 
 
 def load(program, file):
-  return initial_state.load_pretrained(program, workdir="", file=str(file), checkpoint="best", replica=0)
+  return reuse.load_pretrained(program, workdir="", file=str(file), checkpoint="best", replica=0)
 
 
 @pytest.mark.parametrize("classes", [10, 5])

@@ -15,7 +15,7 @@ from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs import train as training
-from jaxreg.train.run import checkpoint, loop, manifest, whole_split
+from jaxreg.train.run import checkpoint, evaluation, loop, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.lock import locked
 
@@ -113,7 +113,7 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
   """Of a run of two epochs: in the first, in the last, in those of the end; each is cut after a batch."""
   config = runs.make_config({"epochs": 2, "average.name": average})
   train.train(config, tmp_path / "whole")
-  made, original = 0, whole_split.batches
+  made, original = 0, evaluation.batches
 
   def batches(*arguments):
     nonlocal made
@@ -123,7 +123,7 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
         os.kill(os.getpid(), signal.SIGTERM)
       yield batch
 
-  monkeypatch.setattr(whole_split, "batches", batches)
+  monkeypatch.setattr(evaluation, "batches", batches)
   # An evaluation has three batches; one that is cut has one, and is made again.
   signals, steps = (1, 5, 9), []
   for _ in signals:

@@ -9,9 +9,10 @@ TRAINER = runs.ROOT / "jaxreg" / "train"
 # From the bottom to the top: a room imports from itself and from the rooms before it.
 ROOMS = (
   *("errors", "keys", "lookup", "files", "user_cache"),
-  *("modules", "methods", "data", "step", "registry", "devices", "config", "run", "assemble", "jobs", "cli"),
+  *("modules", "methods", "data", "step", "registry", "devices", "config", "run", "assemble"),
+  *("finished", "jobs", "cli"),
 )
-SEE_CONFIGS = ("config", "assemble", "jobs", "cli")
+SEE_CONFIGS = ("config", "assemble", "finished", "jobs", "cli")
 
 
 def room(file):

@@ -7,9 +7,9 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import files
-from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
+from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.run import manifest, metrics_file
 from jaxreg.train.run import workdir as workdirs
 

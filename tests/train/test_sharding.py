@@ -17,7 +17,7 @@ from jaxreg.train.config.values import parse_entries
 from jaxreg.train.data.batches import batch_indices, make_source
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.devices.sharding import gathered_layout, make_layout, make_mesh, parse, stacked_layout
-from jaxreg.train.jobs.restored_run import restore_states
+from jaxreg.train.finished.restore import restore_states
 from jaxreg.train.step.state import TrainState
 
 STEPS, SEED = 4, 7

@@ -25,7 +25,7 @@ from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import sealed
-from jaxreg.train.jobs.model_inputs import cropped
+from jaxreg.train.finished.inputs import cropped
 
 
 def triangle(length, low, high, size):

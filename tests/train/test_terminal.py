@@ -18,16 +18,6 @@ JOBS = {
     train.compare,
     {"job": "compare", "compare.rows": ROWS, "compare.seeds": 2, "compare.grid": ("row 4: seed=1,2,3",)},
   ),
-  "flatness": (
-    train.flatness,
-    {
-      "job": "flatness",
-      "flatness.rows": ROWS,
-      "flatness.analyses": ("profile",),
-      "flatness.profile.directions": 2,
-      "flatness.profile.points": 5,
-    },
-  ),
 }
 
 

@@ -1,7 +1,7 @@
 """Turns a configuration into pure functions. Nothing below sees a configuration.
 
 `from_config` makes the pure functions of a run from a configuration and a description of the data.
-`load_data` loads the data, `run_parts` places a run on the devices, `saved` restores a run from its work
-directory. `compatibility` tests the configuration against the data, the devices and the network.
+`load_data` loads the data, and `run_parts` places a run on the devices. `compatibility` tests the
+configuration against the data, the devices and the network.
 May import: run, config, devices, step, data. Jobs import it; nothing below sees a configuration.
 """

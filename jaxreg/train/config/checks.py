@@ -80,7 +80,6 @@ def _conflicts(config: Config) -> Iterator[str]:
   """What is wrong with fields together, if each is valid alone."""
   augment, stream, model, mlp = config.augment, config.data.stream, config.model, config.model.MLP
   evaluate, mesh, pretrained = config.evaluate, config.mesh, config.pretrained
-  factors = config.flatness.variance_flatness.factors
   if len(augment.mean) != len(augment.std):
     yield f"augment.mean, augment.std: must have a number per channel, got {augment.mean} and {augment.std}"
   if stream.resize < stream.size:
@@ -90,8 +89,6 @@ def _conflicts(config: Config) -> Iterator[str]:
   for field in ("area", "aspect"):
     if stream[field][0] > stream[field][1]:
       yield f"data.stream.{field}: must be two numbers in order, got {stream[field]}"
-  if len(set(factors)) < max(len(factors), 1):
-    yield f"flatness.variance_flatness.factors: must be different ones, as (2.0,), got {factors}"
 
   if config.average.name == "early_stopping" and config.ensemble > 1:
     yield f"average.name: early_stopping is for single runs; give ensemble=1, got {config.ensemble}"

@@ -21,7 +21,7 @@ from jaxreg.train.registry import REGISTRY, options_of
 
 CHOICES = {field: group for group, field in registry.FIELDS.items()}  # the group of each field that chooses
 # Fields whose tables set other fields, as `{label: {field: value}}`.
-ROWS = ("compare.rows", "compare.grid", "flatness.rows", "flatness.alignment.noises")
+ROWS = ("compare.rows", "compare.grid")
 
 
 def base_config() -> Config:

@@ -18,7 +18,7 @@ OPTION = object()  # the default of a field whose function has it in its signatu
 
 MOST_STEPS = "1e9"  # only a slip exceeds this and the other upper bounds, and a run would not survive it
 
-Job = Literal["train", "evaluate", "compare", "flatness", "report", "check_data"]
+Job = Literal["train", "evaluate", "compare", "report", "check_data"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 Checkpoints = Literal["latest", "best"]
@@ -28,7 +28,6 @@ Fitted = Literal["temperature", "conformal", "aps", "conformal_risk", "threshold
 Measure = Literal["mce", "adaptive_ece", "classwise_ece", "ranking", "f1", Fitted]
 Checks = Literal["errors", "residuals", "calibration", "selective", "conformal"]
 Section = Literal[Checks, "ood", "corruptions", "adversarial", "flatness", "noise"]
-Analysis = Literal["profile", "variance_flatness", "projected_variance", "alignment", "layerwise"]
 Rows = dict[str, Fields]  # {label: {field: value}}
 
 JOBS: tuple[str, ...] = typing.get_args(Job)
@@ -98,10 +97,6 @@ def by_job(*jobs: str) -> Reads:
 
 
 evaluates = by_job("evaluate", "report")
-
-
-def analysis(name: str) -> Reads:
-  return lambda flat: flat["job"] == "flatness" and name in flat["flatness.analyses"]
 
 
 def measured(flat: Flat) -> bool:
@@ -329,54 +324,6 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
   choose: Best = field("auto", "The metric that chooses a setting of the grid; auto: as in checkpoint.best.")
 
 
-class Profile(Group, read_when=analysis("profile")):
-  directions: int = field(5, "Number of random directions.", "[1, 1e6]")
-  points: int = field(51, "Points along each direction.", "[3, 1e6]")
-  reach: float = field(1.0, "Distance of the last point, in norms of the parameters.", "(0, inf)")
-  granularity: Literal["layer", "filter"] = field("layer", "Parts of a direction with the weights' norm.")
-
-
-class VarianceFlatness(Group, read_when=analysis("variance_flatness")):
-  factors: tuple[float, ...] = field((2.0,), "Factors of the loss at the ends of an interval.", "(1, inf)")
-  directions: int = field(0, "Principal components to measure, evenly spaced; 0: all.", "[0, inf)")
-  tol: float = field(1e-09, "Variances below this fraction of the largest do not count.", "[0, inf)")
-  samples: int = field(3000, "Number of points of the trajectory, and of gradients.", "[2, 1e9]")
-
-
-class ProjectedVariance(Group, read_when=analysis("projected_variance")):
-  eigenpairs: int = field(0, "Largest eigenpairs, by Lanczos; 0: all, of the dense Hessian.", "[0, inf)")
-  tol: float = field(1e-06, "Eigenvalues below this fraction of the largest do not count.", "[0, inf)")
-  samples: int = field(1000, "Number of points of the trajectory, and of gradients.", "[2, 1e9]")
-
-
-class Alignment(Group, read_when=analysis("alignment")):
-  noises: Rows = field({}, "Noise added for the analysis at every checkpoint, as in `compare.rows`.")
-  num_samples: int = field(8, "Draws of the noise for each example.", "[1, 1e6]")
-
-
-class Layerwise(Group, read_when=analysis("layerwise")):
-  num_samples: int = field(32, "Products with random signs, for the traces of all layers.", "[2, 1e6]")
-  num_steps: int = field(20, "Products for each layer's largest eigenvalue, and for each start.", "[2, 1e6]")
-  num_starts: int = field(4, "Random starts for each layer's density and Frobenius norm.", "[2, 1e6]")
-
-
-class Flatness(Group, read_when=by_job("flatness"), scope="call"):
-  rows: Rows = field({}, "Networks to train and analyse, as in `compare.rows`.")
-  workdir: str = field("", "A trained run to analyse instead.")
-  checkpoint: Checkpoints = field("latest", "Checkpoint to analyse.")
-  replica: int = field(0, "Replica to analyse.", "[0, inf)")
-  analyses: tuple[Analysis, ...] = field(("profile",), "Analyses to run.")
-  mask: tuple[str, ...] = field(("*",), "Names of the parameters to analyse.")
-  examples: int = field(0, "Training examples that the loss is over, the first ones; 0: all.", "[0, inf)")
-  parts: int = field(1, "Parts of the examples, for gradient samples; 1: the whole gradient.", "[1, 1e6]")
-  seed: int = field(0, "Seed of the noise, of the isotropic control and of Lanczos' start.", "[0, inf)")
-  profile: Profile
-  variance_flatness: VarianceFlatness
-  projected_variance: ProjectedVariance
-  alignment: Alignment
-  layerwise: Layerwise
-
-
 class Config(Group):
   """All fields."""
 
@@ -429,7 +376,6 @@ class Config(Group):
   report: Report
   laplace: Laplace
   compare: Compare
-  flatness: Flatness
 
 
 # What no signature says of options: for the fields that a glob fits, the first row that has an attribute.

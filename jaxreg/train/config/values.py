@@ -1,7 +1,7 @@
 """Values that a flag or a row gives to fields.
 
-`compare.rows`, `flatness.rows` and `flatness.alignment.noises` are `{label: {field: value}}`. `compare.grid`
-is `{field: values}` for every row, and `{label: {field: values}}` for one row.
+`compare.rows` is `{label: {field: value}}`. `compare.grid` is `{field: values}` for every row, and
+`{label: {field: values}}` for one row.
 """
 
 import ast
@@ -99,8 +99,6 @@ def fields_read(config: Config) -> list[str]:
   variants = [flat]
   if config.job == "compare":
     variants = [flat | point | row.fields for row in compared_rows(config) for point in row.grid or [{}]]
-  elif config.job == "flatness" and config.flatness.rows:
-    variants = [flat | row for row in checked_rows(config, "flatness.rows").values()]
   read = {field for variant in variants for field in relevant(variant) if is_read(field, variant)}
   return [field for field in flat if field in read]
 

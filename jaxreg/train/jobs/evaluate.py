@@ -7,16 +7,15 @@ import jax
 import numpy as np
 
 from jaxreg import calibration, losses
-from jaxreg.reports._statistics import noise_like, rotated
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.sources import digits
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table
-from jaxreg.train.jobs.measures import further_measures
-from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
-from jaxreg.train.run.whole_split import make_evaluate
+from jaxreg.train.finished.measures import further_measures
+from jaxreg.train.finished.restore import RestoredRun, restore_states
+from jaxreg.train.run.evaluation import make_evaluate
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array
@@ -44,7 +43,16 @@ def _rotated(inputs: np.ndarray, scale: float) -> np.ndarray:
   del scale
   if inputs.shape[1] != inputs.shape[2]:
     raise RunError(f"evaluate.ood: rotated needs square images, got {inputs.shape[1:]}")
-  return rotated(inputs)
+  return np.rot90(inputs, axes=(1, 2)).copy()
+
+
+def _inverted(inputs: np.ndarray, scale: float) -> np.ndarray:
+  return (scale - inputs).astype(inputs.dtype)
+
+
+def _noise(inputs: np.ndarray, scale: float) -> np.ndarray:
+  uniform = np.random.default_rng(0).uniform(0, scale, inputs.shape)
+  return (uniform.round() if np.issubdtype(inputs.dtype, np.integer) else uniform).astype(inputs.dtype)
 
 
 def _digits(inputs: np.ndarray, scale: float) -> np.ndarray:
@@ -57,14 +65,14 @@ def _digits(inputs: np.ndarray, scale: float) -> np.ndarray:
 
 KINDS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
   "rotated": _rotated,
-  "inverted": lambda inputs, scale: (scale - inputs).astype(inputs.dtype),
-  "noise": lambda inputs, scale: noise_like(inputs, 0, scale),
+  "inverted": _inverted,
+  "noise": _noise,
   "digits": _digits,
 }
 
 
 def _detection(run: RestoredRun, split: Split, kinds: Iterable[str]) -> dict[str, np.ndarray]:
-  """The AUROC of each score, and its false positives at 95 % of the split, for each kind, `[replicas]`.
+  """Computes each score's AUROC, and its false positives at 95 % of the split, for each kind, `[replicas]`.
 
   The names are `ood/<kind>/<score>_auroc` and `_fpr95`. The scores are the confidence, the entropy and, if
   the head returns logits, the energy.
@@ -73,7 +81,7 @@ def _detection(run: RestoredRun, split: Split, kinds: Iterable[str]) -> dict[str
   if not isinstance(inputs, np.ndarray) or inputs.ndim != 4 or run.program.ensemble > 1:
     raise RunError("evaluate.ood: needs images [n, height, width, channels] in memory, and ensemble=1")
   others = {kind: KINDS[kind](inputs, run.dataset.scale) for kind in kinds}
-  found: dict[str, list[float]] = {}
+  measured: dict[str, list[float]] = {}
   for state in run.each():
 
     def scores(inputs: np.ndarray, state: TrainState = state) -> dict[str, Array]:
@@ -88,5 +96,5 @@ def _detection(run: RestoredRun, split: Split, kinds: Iterable[str]) -> dict[str
       for name, strange in scores(other).items():
         for metric, measure in (("auroc", calibration.auroc), ("fpr95", calibration.fpr_at_tpr)):
           value = float(measure(usual[name], strange))
-          found.setdefault(f"ood/{kind}/{name}_{metric}", []).append(value)
-  return {name: np.array(values) for name, values in found.items()}
+          measured.setdefault(f"ood/{kind}/{name}_{metric}", []).append(value)
+  return {name: np.array(values) for name, values in measured.items()}

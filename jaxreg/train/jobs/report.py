@@ -1,4 +1,4 @@
-"""`job = report`: a report card of a run, and another run beside it."""
+"""`job = report`: a report card of a run, and its comparison with other runs."""
 
 import json
 import re
@@ -9,27 +9,25 @@ import jax
 import numpy as np
 
 from jaxreg import reports
-from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.files import Table, check_no_links, local_path
-from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weights
-from jaxreg.train.jobs.flatness.requirements import host_batch
-from jaxreg.train.jobs.model_inputs import is_integer
-from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
+from jaxreg.train.finished.inputs import is_integer
+from jaxreg.train.finished.loss import make_loss_fn, whole_batch
+from jaxreg.train.finished.restore import RestoredRun, restore_config, restore_states
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
 from jaxreg.typing import Array, Key, Params
 
 FOLDER = "report"
-SEEDS = ("seed", "replicas", "replicas_by")  # fields that make no other model
+SEEDS = ("seed", "replicas", "replicas_by")  # runs that differ in these fields are one model
 
 
 def report(config: Config, workdir: Path) -> Table:
-  """Makes a card of each replica below `workdir/report`, and compares them with those of `report.against`.
+  """Makes a card of each replica below `workdir/report`, and compares it with the runs of `report.against`.
 
   Raises:
     RunError: for labels that are not one class or number for each example, or data that are read by batch.
@@ -61,13 +59,13 @@ def report(config: Config, workdir: Path) -> Table:
 
 
 def lines(results: Table) -> str:
-  """The pages of a report, and what is not on them."""
+  """Lists the pages of a report, and the sections that it lacks."""
   missing = [f"not on the card: {name}: {reason}" for name, reason in results["missing"].items()]
   return "\n".join([f"{results['sections']} sections", *missing, *results["pages"]])
 
 
 def _models(folders: list[Path]) -> dict[str, list[Path]]:
-  """The runs of each model by its label: runs that differ in the seed alone are one, unless all are."""
+  """Groups the runs by model, by label. Runs that differ in the seed alone are one model, unless all do."""
   by_fields: dict[str, list[Path]] = {}
   for folder in folders:
     fields = workdirs.read_config(folder)
@@ -81,7 +79,7 @@ def _models(folders: list[Path]) -> dict[str, list[Path]]:
 
 
 def _cards(config: Config, workdir: Path) -> list[Path]:
-  """The folders of the cards of a run, one for each replica."""
+  """Makes the cards of a run, one for each replica; returns their folders."""
   check_no_links(workdir)
   run = restore_states(config, workdir)
   split, val, train = run.dataset.splits()[config.evaluate.split], run.dataset.val, run.dataset.train
@@ -90,17 +88,15 @@ def _cards(config: Config, workdir: Path) -> list[Path]:
   folders: list[Path] = []
   for number, state in enumerate(run.each()):
     folder = workdir / FOLDER / (f"seed-{config.seed + number}" if run.number > 1 else "")
-    batch = with_weights(host_batch(train))
-    network = make_networks(run.program, state.params, batch, ("*",))(state)
     held_out = None if np.array_equal(val.labels, split.labels) else _data(run, val)
     target, seeds = run.program.target, f", seed {config.seed + number}" if run.number > 1 else ""
     reports.report(
       _predict_fn(run, state),
       _data(run, split),
       params=state.params,
-      loss_fn=network.loss_fn,
+      loss_fn=make_loss_fn(run.program, state.model_state),
       held_out=held_out,
-      train=batch,
+      train=whole_batch(train),
       out=folder,
       sections=config.report.sections or None,
       minutes=config.report.minutes / run.number,
@@ -123,24 +119,24 @@ def _check(split: Split) -> None:
 
 
 def _data(run: RestoredRun, split: Split) -> dict[str, np.ndarray]:
-  """The examples in the model's units."""
+  """Returns the examples in the model's units."""
   inputs = split.inputs.astype(np.float32) / run.program.scale
   return {"inputs": inputs, "labels": split.labels}
 
 
 def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
-  """`(params, inputs, *, key=None) -> predictions`; with a key, under one draw of the training's noise."""
+  """Builds `(params, inputs, *, key=None) -> predictions`; a key draws the training's noise."""
   program, target = run.program, run.program.target
   noisy = not program.abstract.model_state and program.extras.draw is None
   means_alone = isinstance(target, Numbers) and target.predicts == "means"
 
   def predict(params: Params, inputs: Array, *, key: Key | None = None) -> Array:
     if key is None or not noisy:
-      found = program.predict_fn(state.replace(params=params), inputs, jax.random.clone(state.key))
+      outputs = program.predict_fn(state.replace(params=params), inputs, jax.random.clone(state.key))
     else:
       network, rule = jax.random.split(key)
-      outputs, _ = program.apply_fn(params, state.model_state, inputs, key=network, train=True)
-      found = target.original(program.method.predict(rule, **outputs))
-    return found[..., :1] if means_alone else found
+      values, _ = program.apply_fn(params, state.model_state, inputs, key=network, train=True)
+      outputs = target.original(program.method.predict(rule, **values))
+    return outputs[..., :1] if means_alone else outputs
 
   return predict

@@ -7,7 +7,6 @@ from jaxreg.train.config.choices import Config
 from jaxreg.train.files import Table
 from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
-from jaxreg.train.jobs.flatness.job import markdown as flatness_lines
 from jaxreg.train.jobs.report import lines as report_card_lines
 from jaxreg.train.step.metrics import few_runs, shown
 
@@ -18,9 +17,6 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
   if config.job == "compare":
     where = f"in {workdir}: compare.md, compare.json, and a folder for each run"
     return "\n".join([markdown(results), where, *figures])
-  if config.job == "flatness":
-    where = f"in {workdir}: flatness.json, and a folder a run"
-    return "\n".join([flatness_lines(results), where, *figures])
   if config.job == "report":
     return report_card_lines(results)
   if config.job == "check_data":

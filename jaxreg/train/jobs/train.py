@@ -10,18 +10,18 @@ from jaxreg.train.assemble.compatibility import check_devices
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import make_run, replicas_of
-from jaxreg.train.assemble.saved import make_teacher
 from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError, shortened
 from jaxreg.train.files import Table
-from jaxreg.train.jobs.initial_state import initial_states, load_pretrained, restored_states
+from jaxreg.train.finished.reuse import load_pretrained, make_teacher
 from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.health import Watchdog, check_finite
+from jaxreg.train.run.initial_state import initial_states, restored_states
 from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.run.lock import check_shared, check_there
 from jaxreg.train.run.log import open_log, say

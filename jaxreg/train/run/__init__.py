@@ -2,6 +2,6 @@
 
 `loop` trains, evaluates and saves, as often as `intervals` says. `checkpoint` and `manifest` keep states,
 `workdir` and `lock` guard the folder. `recorder`, `log`, `metrics_file` and `results` write numbers.
-`whole_split` evaluates, and `health` watches a run.
+`initial_state` begins a run, `evaluation` evaluates it, and `health` watches it.
 May import: devices, step, data, and the flat tables of config. A run holds numbers and functions.
 """

@@ -13,9 +13,9 @@ from jaxreg.plots._names import paper_name
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, sealed, write_figures, write_json
+from jaxreg.train.run.evaluation import outputs_over, predicting_state
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
-from jaxreg.train.run.whole_split import outputs_over, predicting_state
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import States
 from jaxreg.train.step.targets import CLASSES, Numbers, Target

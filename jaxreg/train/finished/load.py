@@ -1,4 +1,4 @@
-"""`load`: the predictions of a trained run, for a program of your own."""
+"""`load`: the predictions, functions, data and states of a trained run, for a program of your own."""
 
 import dataclasses
 import functools
@@ -9,14 +9,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxreg.train.assemble.saved import decoding_of, restore_run
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.config.choices import Config, base_config, flatten
+from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.files import local_path
-from jaxreg.train.jobs.model_inputs import as_stored, in_model_units, is_integer
+from jaxreg.train.finished.inputs import as_stored, in_model_units, is_integer
+from jaxreg.train.finished.loss import make_loss_fn, whole_batch
+from jaxreg.train.finished.restore import decoding_of, restore_config, restore_run
+from jaxreg.train.run.checkpoint import restore_state
+from jaxreg.train.run.folder_name import EVALUATES
+from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.run.workdir import check_same
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
-from jaxreg.typing import Array, Key, ModelState
+from jaxreg.typing import Array, Key, LossFn, ModelState
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
@@ -33,6 +41,9 @@ class Predictor:
     class_names: the names of the classes, in the order of the log-probabilities; () if the data had none.
     input_names: the names of the inputs of a run on a table, in order; otherwise ().
     decoding: for a run on images of any size, how its evaluation scales and crops them; None for other runs.
+    workdir: the folder of the run.
+    program: the pure functions of the run.
+    state: the state of the checkpoint, with the parameters for predictions.
   """
 
   input_shape: tuple[int, ...]
@@ -43,37 +54,39 @@ class Predictor:
   class_names: tuple[str, ...]
   input_names: tuple[str, ...]
   decoding: Decoding | None
-  _program: Program
-  _state: TrainState
+  workdir: Path
+  program: Program
+  state: TrainState
+  _replica: int
 
   @functools.cached_property
   def _predict(self) -> Callable[..., Array]:
-    predict = self._program.predict_fn
+    predict = self.program.predict_fn
     return jax.jit(lambda state, inputs, key: predict(state, self._scaled(inputs), key))
 
   @functools.cached_property
   def _outputs(self) -> Callable[..., tuple[dict[str, Array], ModelState]]:
-    apply = functools.partial(self._program.apply_fn, key=None, train=False)
+    apply = functools.partial(self.program.apply_fn, key=None, train=False)
     return jax.jit(lambda params, model_state, inputs: apply(params, model_state, self._scaled(inputs)))
 
   def __call__(self, inputs: object, *, key: Key | None = None) -> Array:
-    predictions, target = self._predictions(inputs, key), self._program.target
+    predictions, target = self._predictions(inputs, key), self.program.target
     return target.point(predictions) if isinstance(target, Numbers) else predictions
 
   def interval(self, inputs: object, *, key: Key | None = None) -> tuple[Array, Array]:
-    """The ends of each number's interval: outer quantiles, or a Gaussian's that misses `evaluate.alpha`."""
-    target = self._program.target
+    """Returns the ends of each number's interval: outer quantiles, or a Gaussian's for `evaluate.alpha`."""
+    target = self.program.target
     if not isinstance(target, Numbers):
       raise ValueError("interval needs a model of numbers, got one of classes")
     return target.interval(self._predictions(inputs, key))
 
   def _predictions(self, inputs: object, key: Key | None) -> Array:
-    key = jax.random.clone(self._state.key) if key is None else key
-    return self._predict(self._state, self._stored(inputs), key)
+    key = jax.random.clone(self.state.key) if key is None else key
+    return self._predict(self.state, self._stored(inputs), key)
 
   def outputs(self, inputs: object) -> dict[str, Array]:
-    """The outputs of the head by name, such as `logits` and `retain_logits`, `[batch, classes]`."""
-    return self._outputs(self._state.params, self._state.model_state, self._stored(inputs))[0]
+    """Computes the outputs of the head by name, such as `logits` and `retain_logits`, `[batch, classes]`."""
+    return self._outputs(self.state.params, self.state.model_state, self._stored(inputs))[0]
 
   @property
   def backbone(self) -> Any:
@@ -83,8 +96,43 @@ class Predictor:
     `(module, state)`. A Linen module is bound to its variables. Plain functions have their parameters here,
     or `(params, model_state)`.
     """
-    params, model_state = self._state.params["backbone"], self._state.model_state.get("backbone", {})
-    return self._program.network.backbone.bind(params, model_state)
+    params, model_state = self.state.params["backbone"], self.state.model_state.get("backbone", {})
+    return self.program.network.backbone.bind(params, model_state)
+
+  @functools.cached_property
+  def loss_fn(self) -> LossFn:
+    """The method's loss, `(params, batch, *, key) -> scalar`, as `jaxreg.flatness` takes it.
+
+    A batch has stored `inputs` and `labels`, as from `whole_batch`. With `key=None` nothing is dropped, and
+    BatchNorm uses its running averages.
+    """
+    return make_loss_fn(self.program, self.state.model_state)
+
+  @functools.cached_property
+  def config(self) -> Config:
+    """The configuration that the run was trained with."""
+    return restore_config(base_config(), self.workdir)
+
+  @functools.cached_property
+  def dataset(self) -> Dataset:
+    """The data of the run, read again; other data are refused."""
+    dataset = load_data(self.config)
+    check_same(self.workdir, flatten(self.config), dataset.describe(), EVALUATES)
+    return dataset
+
+  def whole_batch(self, examples: int | None = None) -> dict[str, np.ndarray]:
+    """Returns the first training examples, by default all, as one batch with equal weights of labels."""
+    return whole_batch(self.dataset.train.take(slice(examples)))
+
+  @property
+  def checkpoints(self) -> tuple[int, ...]:
+    """The steps of the good checkpoints, in order."""
+    return tuple(sorted(good_steps(self.workdir)))
+
+  def at(self, step: int) -> "Predictor":
+    """Returns the same run at another of its `checkpoints`; the pure functions are shared."""
+    state = restore_state(self.program, self.workdir, step, self._replica, self.config.replicas)
+    return dataclasses.replace(self, step=step, state=state)
 
   def _stored(self, inputs: object) -> Array:
     return as_stored(inputs, self.input_shape, self.input_dtype, self.scale, self.decoding)
@@ -93,7 +141,7 @@ class Predictor:
     return in_model_units(inputs, self.input_dtype, self.scale)
 
   def classify(self, inputs: object, *, key: Key | None = None) -> list[str]:
-    """The name of the most probable class of each input, or its number if the classes have no names."""
+    """Returns the name of each input's most probable class, or its number if the classes have no names."""
     if not self.num_classes:
       raise ValueError("classify needs a model of classes, got one of numbers")
     best = np.asarray(self(inputs, key=key).argmax(axis=-1))
@@ -109,8 +157,8 @@ class Predictor:
       kind += f" in [0, {self.scale:g}], or floating in [0, 1]"
     if self.decoding is not None:
       kind += ", or uint8 images of any size"
-    found = f"log-probabilities of {self.num_classes} classes" if self.num_classes else "numbers"
-    return f"Predictor(inputs [{shape}] {kind} -> {found}, step {self.step})"
+    outputs = f"log-probabilities of {self.num_classes} classes" if self.num_classes else "numbers"
+    return f"Predictor(inputs [{shape}] {kind} -> {outputs}, step {self.step})"
 
 
 def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Predictor:
@@ -132,6 +180,8 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     and crops as the run's evaluation does. The key is for predictions that sample masks, and for
     `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns classes' names,
     `predict.outputs(inputs)` the outputs of the head by name; `predict.backbone` is the trained module.
+    `predict.loss_fn` and `predict.whole_batch()` are what `jaxreg.flatness` takes; `predict.at(step)` is the
+    run at another of its `checkpoints`.
 
   Raises:
     RunError: if the work directory holds nothing usable.
@@ -145,4 +195,6 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
   names = ("input_shape", "input_dtype", "scale", "num_classes", "class_names", "input_names")
   described = {name: getattr(data, name) for name in names}
   step, decoding = int(state.step), decoding_of(folder)
-  return Predictor(**described, step=step, decoding=decoding, _program=program, _state=state)
+  return Predictor(
+    **described, step=step, decoding=decoding, workdir=folder, program=program, state=state, _replica=replica
+  )

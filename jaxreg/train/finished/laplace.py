@@ -1,12 +1,14 @@
-"""`evaluate.measures=('laplace',)`: how sure a trained network is of its weights, or of its last layer's."""
+"""`evaluate.measures=('laplace',)`: predictions under a Gaussian posterior of the weights."""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -15,10 +17,9 @@ from jaxreg.train import keys
 from jaxreg.train.config.fields import Structure
 from jaxreg.train.data.batches import Source, gather
 from jaxreg.train.errors import RunError
-from jaxreg.train.jobs.flatness.network_at_point import intercept
-from jaxreg.train.jobs.restored_run import RestoredRun
+from jaxreg.train.finished.restore import RestoredRun
 from jaxreg.train.methods.softmax import predict_softmax
-from jaxreg.train.run.whole_split import batches
+from jaxreg.train.run.evaluation import batches
 from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.metrics import summarize
 from jaxreg.train.step.program import Program
@@ -30,8 +31,8 @@ Arrays = dict[str, Array]
 Parts = tuple[Array, ...]
 
 PRECISIONS = np.logspace(-2, 4, 13)
-MOST_DENSE = 10_000  # parameters, whose matrix takes 400 MB
-CHUNK = 16  # examples at once, whose Jacobians are in memory
+MOST_DENSE = 10_000  # parameters; their matrix takes 400 MB
+CHUNK = 16  # examples whose Jacobians are in memory at once
 
 
 def check_last_layer(program: Program) -> None:
@@ -57,7 +58,7 @@ def laplace_measures(
   structure: Structure,
   samples: int,
 ) -> dict[str, float]:
-  """What predictions under the posterior of the weights reach on `shown`, and the prior's precision.
+  """Measures predictions under the posterior of the weights on `shown`; returns the prior's precision, too.
 
   The measures are error, NLL and ECE. Where labels are numbers, they are the NLPD and the coverage and width
   of intervals; the noise has the variance of the training errors. Training examples have no augmentation.
@@ -78,17 +79,17 @@ def laplace_measures(
 
   @functools.cache
   def whole(name: str) -> tuple[np.ndarray, ...]:
-    """The arrays of a split, without padding, on the host."""
+    """Returns the arrays of a split, without padding, on the host."""
     joined = zip(*jax.device_get(list(parts(name))), strict=True)
     return tuple(np.concatenate(x)[: len(sources[name])] for x in joined)
 
   noise = _noise(whole("train")) if isinstance(program.target, Numbers) else None
   if over == "last":
-    found = _of_last_layer(program, parts("train"), whole("val"), whole("shown"), noise)
+    measured = _last_layer(program, parts("train"), whole("val"), whole("shown"), noise)
   else:
-    found = _of_all_layers(program, state, whole("train")[0], whole("shown"), noise, structure, samples)
+    measured = _all_layers(program, state, whole("train")[0], whole("shown"), noise, structure, samples)
   names = ("nlpd", "coverage", "width") if noise is not None else ("error", "nll", "ece")
-  return {f"laplace_{name}": found[name] for name in ("precision", *names)}
+  return {f"laplace_{name}": measured[name] for name in ("precision", *names)}
 
 
 def _make_forward(program: Program, mesh: jax.sharding.Mesh, *, last: bool) -> Callable[..., Parts]:
@@ -100,35 +101,46 @@ def _make_forward(program: Program, mesh: jax.sharding.Mesh, *, last: bool) -> C
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def forward(state: TrainState, arrays: Arrays, batch: Arrays) -> Parts:
-    examples, calls = program.examples(gather(arrays, batch)), []
-    with intercept(layer, calls):
+    examples, features = program.examples(gather(arrays, batch)), []
+    with _recorded(layer, features):
       outputs, _ = program.apply_fn(state.params, state.model_state, examples.inputs, key=None, train=False)
-    ((features, _),) = calls
+    (features,) = features
     x = jnp.pad(features, ((0, 0), (0, 1)), constant_values=1) if last else examples.inputs
     return x, outputs[name].reshape(len(x), -1), examples.label_weights, examples.labels
 
   return forward
 
 
-def _of_last_layer(
+def _recorded(path: str, inputs: list[Array]) -> AbstractContextManager[None]:
+  """Appends to `inputs` what the Linen module at `path` is called with."""
+
+  def record(call, args, kwargs, context):
+    if context.method_name == "__call__" and "/".join(context.module.path) == path:
+      inputs.append(args[0])
+    return call(*args, **kwargs)
+
+  return nn.intercept_methods(record)
+
+
+def _last_layer(
   program: Program,
   train: Iterable[Parts],
   val: tuple[np.ndarray, ...],
   shown: tuple[np.ndarray, ...],
   noise: np.ndarray | None,
 ) -> dict[str, float]:
-  """The precision of `PRECISIONS` has the lowest NLL on the validation split."""
+  """Takes the precision of `PRECISIONS` that has the lowest NLL on the validation split."""
   curvature = jax.jit(
     functools.partial(ensembles.laplace_curvature, structure="kronecker", noise_variance=noise)
   )
   sums = (curvature(features, outputs, weights=weights) for features, outputs, weights, _ in train)
   total = functools.reduce(calibration.merge, sums, None)
   # The directions are the same for every precision, so they are computed once.
-  of_1 = ensembles.laplace_posterior(total, precision=1.0)
+  unit = ensembles.laplace_posterior(total, precision=1.0)
 
   def metrics(split: tuple[np.ndarray, ...], precision: float) -> dict[str, float]:
     features, outputs, weights, labels = map(jnp.asarray, split)
-    posterior = of_1._replace(variances=1 / (1 / of_1.variances - 1 + precision))
+    posterior = unit._replace(variances=1 / (1 / unit.variances - 1 + precision))
     variance = ensembles.laplace_variance(posterior, features)
     return _metrics(program, outputs, variance, noise, weights, labels)
 
@@ -137,7 +149,7 @@ def _of_last_layer(
   return {"precision": precision, **metrics(shown, precision)}
 
 
-def _of_all_layers(
+def _all_layers(
   program: Program,
   state: TrainState,
   train_inputs: np.ndarray,
@@ -146,7 +158,7 @@ def _of_all_layers(
   structure: Structure,
   samples: int,
 ) -> dict[str, float]:
-  """The precision has the largest evidence."""
+  """Takes the precision that has the largest evidence."""
   _, name = _outputs_of(program)
 
   def apply_fn(params: Params, x: Array, *, key: Key | None) -> Array:
@@ -164,16 +176,16 @@ def _of_all_layers(
   precision = posterior.best_precision()
   inputs, _, weights, labels = map(jnp.asarray, shown)
   if not samples:
-    found = posterior.linearized(inputs, precision=precision, chunk_size=CHUNK)
-    outputs, variance = found.outputs, jnp.diagonal(found.covariance, axis1=1, axis2=2)
+    linear = posterior.linearized(inputs, precision=precision, chunk_size=CHUNK)
+    outputs, variance = linear.outputs, jnp.diagonal(linear.covariance, axis1=1, axis2=2)
   else:
     key = keys.prediction(state.key, state.step, jnp.int32(0))
-    draws = posterior.sample(key, precision=precision, num_samples=samples)
-    drawn = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), draws)
+    samples_of_params = posterior.sample(key, precision=precision, num_samples=samples)
+    drawn = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), samples_of_params)
     if noise is not None:
       outputs, variance = drawn.mean(axis=0), drawn.var(axis=0)
     else:
-      # The mean of probabilities, as logits without a variance.
+      # The logarithm of the mean probability serves as logits without a variance.
       outputs = ensembles.arithmetic(jax.nn.log_softmax(drawn))
       variance = jnp.zeros_like(outputs)
   return {"precision": float(precision), **_metrics(program, outputs, variance, noise, weights, labels)}
@@ -182,7 +194,7 @@ def _of_all_layers(
 def _metrics(
   program: Program, outputs: Array, variance: Array, noise: np.ndarray | None, weights: Array, labels: Array
 ) -> dict[str, float]:
-  """The metrics of Gaussian outputs `[n, classes]` with these variances."""
+  """Computes the metrics of Gaussian outputs `[n, classes]` with these variances."""
   if isinstance(program.target, Numbers) and noise is not None:
     target = dataclasses.replace(program.target, predicts="moments")
     moments = target.original(jnp.stack([outputs, variance + noise[None]], axis=-1))
@@ -190,18 +202,18 @@ def _metrics(
   else:
     target, predictions = program.target, ensembles.probit_log_probs(outputs, variance)
   examples = Examples(outputs, labels, weights, weights > 0)
-  found = summarize(target.metrics(predictions, examples), "")
-  return {name.removeprefix("/"): float(value) for name, value in found.items()}
+  metrics = summarize(target.metrics(predictions, examples), "")
+  return {name.removeprefix("/"): float(value) for name, value in metrics.items()}
 
 
 def _outputs_of(program: Program) -> tuple[str, str]:
-  """The module of the last layer, and the name of what it returns."""
+  """Returns the path of the last layer and the name of its output."""
   numbers = isinstance(program.target, Numbers)
   return ("head/outputs", "outputs") if numbers else ("head/classifier", "logits")
 
 
 def _noise(layer: tuple[np.ndarray, ...]) -> np.ndarray:
-  """The variance of each target's errors."""
+  """Computes the variance of each target's errors."""
   _, outputs, weights, labels = layer
   errors = outputs - labels.reshape(outputs.shape)
   return np.average(np.square(errors), axis=0, weights=weights.reshape(outputs.shape)) + 1e-6

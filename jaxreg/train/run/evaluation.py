@@ -29,19 +29,19 @@ def make_evaluate(
   """
 
   def shown(state: TrainState, final: bool) -> TrainState:
-    # Without its extras, a state predicts with the live parameters, and not with draws around their average.
+    # Without its extras, a state predicts with the current parameters.
     averaged = final or program.extras.average.along
     return replicas.gathered(program.predicting(state) if averaged else state.replace(extras={}))
 
-  def of_each(step: Callable[..., PyTree], final: bool) -> Callable[..., PyTree]:
+  def by_replica(step: Callable[..., PyTree], final: bool) -> Callable[..., PyTree]:
     return replicas.make_each(
       lambda state, arrays, batch, number: step(shown(state, final), gather(arrays, batch), number)
     )
 
   def make(final: bool) -> Callable[..., PyTree]:
     if program.ensemble == 1:
-      return of_each(program.eval_step, final)
-    predict = of_each(program.predict_step, final)
+      return by_replica(program.eval_step, final)
+    predict = by_replica(program.predict_step, final)
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(replicas.mesh, P()))
     def join(log_probs: PyTree, arrays: dict[str, Array], batch: Batch) -> Sums:
@@ -68,14 +68,14 @@ def make_evaluate(
 
 
 def predicting_state(program: Program, replicas: Vmap | Loop, states: States, replica: int) -> TrainState:
-  """The state of one replica with the parameters for predictions, as a forward pass reads them."""
+  """Returns the state of one replica with the parameters for predictions, gathered for a forward pass."""
   return replicas.gathered(program.predicting(replicas.pick(states, replica)))
 
 
 def outputs_over(
   program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
 ) -> dict[str, np.ndarray]:
-  """The head's `..._logits` and the `predictions` of a `predicting_state` for a split, on the host."""
+  """Returns the head's `..._logits` and the `predictions` of a `predicting_state` on a split, on the host."""
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def run(state, arrays, batch, number):

@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 
 def cropped(images: object, decoding: Decoding) -> np.ndarray:
-  """The evaluation's crops `[n, size, size, 3]` of images of any size.
+  """Makes the evaluation's crops `[n, size, size, 3]` of images of any size.
 
   These are an array `[n, height, width, channels]`, or a sequence of files, of Pillow's images, or of arrays
   `[height, width]` or `[height, width, channels]`; arrays are uint8, with 1, 3 or 4 channels.
   """
   if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
     raise ValueError(f"inputs must be a sequence of images, got a {type(images).__name__}")
-  found = [centre_crop(_as_image(image, number), decoding) for number, image in enumerate(images)]
-  if not found:
+  crops = [centre_crop(_as_image(image, number), decoding) for number, image in enumerate(images)]
+  if not crops:
     raise ValueError("inputs must have at least one image, got none")
-  return np.stack(found)
+  return np.stack(crops)
 
 
-def _as_image(given: object, number: int) -> "Image.Image":
-  """One image as a Pillow image of three channels."""
+def _as_image(image: object, number: int) -> "Image.Image":
+  """Makes a Pillow image of three channels."""
   from PIL import Image
 
-  if isinstance(given, str | os.PathLike):
+  if isinstance(image, str | os.PathLike):
     try:
-      return decode(Path(given).read_bytes())
+      return decode(Path(image).read_bytes())
     except Exception as error:  # Pillow has no common error for damaged files
-      raise ValueError(f"inputs: {given} cannot be decoded ({one_line(error)})") from error
-  if isinstance(given, Image.Image):
+      raise ValueError(f"inputs: {image} cannot be decoded ({one_line(error)})") from error
+  if isinstance(image, Image.Image):
     stream = io.BytesIO()
-    given.save(stream, "PNG")  # so that its modes and transparency are those of a file
+    image.save(stream, "PNG")  # so that modes and transparency are decoded as from a file
     return decode(stream.getvalue())
-  pixels = np.asarray(given)
+  pixels = np.asarray(image)
   if pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (1,), (3,), (4,)) or not pixels.size:
     raise ValueError(
       f"inputs: image {number} must be uint8 [height, width] or [height, width, channels] with 1, 3 or 4 "
@@ -58,7 +58,7 @@ def _as_image(given: object, number: int) -> "Image.Image":
 def as_stored(
   inputs: object, shape: tuple[int, ...], stored: str, scale: float, decoding: Decoding | None
 ) -> Array:
-  """Examples of this shape as the data source stores them, of the dtype `stored`.
+  """Converts examples of this shape to the dtype `stored`, in which the data source stores them.
 
   They may also be floats that are divided by `scale` or, with `decoding`, images as `cropped` takes them.
   """
@@ -83,7 +83,7 @@ def as_stored(
 
 
 def in_model_units(inputs: Array, stored: str, scale: float) -> Array:
-  """Inputs from `as_stored` as the network takes them; floats for a source of integers are scaled already."""
+  """Scales inputs from `as_stored` to model units; floats for an integer source count as scaled already."""
   is_scaled = is_integer(stored) and not is_integer(str(inputs.dtype))
   return inputs if is_scaled else scaled(inputs, scale)
 

@@ -1,4 +1,4 @@
-"""`evaluate.measures`: more about a run's probabilities than error, NLL, Brier score and ECE."""
+"""`evaluate.measures`: further measures of a run's predictions, from the functions of `calibration`."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,27 +10,26 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg import calibration
-from jaxreg.reports._statistics import conformal_intervals, conformal_sets
 from jaxreg.train import keys
 from jaxreg.train.data.batches import Source
 from jaxreg.train.data.dataset import known
 from jaxreg.train.errors import RunError
-from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
-from jaxreg.train.jobs.restored_run import RestoredRun
+from jaxreg.train.finished.laplace import check_last_layer, laplace_measures
+from jaxreg.train.finished.restore import RestoredRun
 from jaxreg.train.lookup import Options
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.typing import Array, Key, PyTree
 
-Found = Mapping[str, ArrayLike]  # numbers, by measure
+Measured = Mapping[str, ArrayLike]  # the numbers of one measure by their names
 
 
 class Predicted(NamedTuple):
-  """The predictions of a run for a split, and a key for draws."""
+  """The predictions of a run for a split, and a key for random scores."""
 
-  # `[n, classes]`, or `[n, labels, 2]` for several labels an example; of numbers what `target` says.
+  # `[n, classes]`, or `[n, labels, 2]` for several labels per example; for numbers see `target`.
   log_probs: np.ndarray
-  labels: np.ndarray  # `[n]`, or `[n, labels]`, where -1, or NaN of a number, is a label that is not known
+  labels: np.ndarray  # `[n]`, or `[n, labels]`; -1, or NaN for a number, is an unknown label
   key: Key
   target: Target = CLASSES
 
@@ -39,65 +38,79 @@ class Predicted(NamedTuple):
     """Which labels are known."""
     return known(self.labels)
 
-  def known(self, sums: Callable[..., PyTree], log_probs: ArrayLike | None = None) -> PyTree:
-    """A measure of these log-probabilities, by default the run's, at the known labels."""
-    return sums(self.log_probs if log_probs is None else log_probs, self.labels, where=self.where)
+  def measured(self, measure: Callable[..., PyTree], log_probs: ArrayLike | None = None) -> PyTree:
+    """Calls a function of `calibration` with the run's log-probabilities, or others, at the known labels."""
+    return measure(self.log_probs if log_probs is None else log_probs, self.labels, where=self.where)
 
 
-def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
+def _mce(shown: Predicted) -> Measured:
+  return {"mce": calibration.mce(shown.measured(calibration.ece_bins))}
+
+
+def _adaptive_ece(shown: Predicted) -> Measured:
+  return {"adaptive_ece": calibration.ece(shown.measured(calibration.adaptive_bins))}
+
+
+def _classwise_ece(shown: Predicted) -> Measured:
+  return {"classwise_ece": calibration.ece(shown.measured(calibration.classwise_bins)).mean()}
+
+
+def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   del alpha
-  temperature = held_out.known(calibration.fit_temperature)
+  temperature = held_out.measured(calibration.fit_temperature)
   tempered = calibration.temper(shown.log_probs, temperature=temperature)
-  total, count = shown.known(calibration.nll, tempered)
-  ece = calibration.ece(shown.known(calibration.ece_bins, tempered))
+  total, count = shown.measured(calibration.nll, tempered)
+  ece = calibration.ece(shown.measured(calibration.ece_bins, tempered))
   return {"temperature": temperature, "tempered_nll": total / count, "tempered_ece": ece}
 
 
-def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
+def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   if isinstance(shown.target, Numbers):
     return _intervals(shown, held_out, alpha)
-  scores = lambda each: calibration.conformal_scores(each.log_probs)
-  return _sets("conformal", scores, shown, held_out, alpha)
+  scores, theirs = (calibration.conformal_scores(each.log_probs) for each in (shown, held_out))
+  return _sets("conformal", scores, theirs, shown, held_out, alpha)
 
 
-def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
-  scores = lambda each: calibration.aps_scores(each.key, each.log_probs)
-  return _sets("aps", scores, shown, held_out, alpha)
+def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  scores, theirs = (calibration.aps_scores(each.key, each.log_probs) for each in (shown, held_out))
+  return _sets("aps", scores, theirs, shown, held_out, alpha)
 
 
 def _sets(
-  name: str, scores: Callable[[Predicted], Array], shown: Predicted, held_out: Predicted, alpha: float
-) -> Found:
-  """How often the sets hold the label, and their mean number of classes."""
-  theirs = scores(held_out), held_out.labels
-  covered, sizes = conformal_sets(scores(shown), shown.labels, *theirs, alpha=alpha, where=held_out.where)
-  return {f"{name}_coverage": covered[shown.where].mean(), f"{name}_size": sizes[shown.where].mean()}
+  name: str, scores: Array, theirs: Array, shown: Predicted, held_out: Predicted, alpha: float
+) -> Measured:
+  """Measures how often the sets hold the label, and their mean number of classes."""
+  sets = np.asarray(
+    calibration.conformal_sets(scores, theirs, held_out.labels, alpha=alpha, where=held_out.where)
+  )
+  held = np.take_along_axis(sets, np.maximum(shown.labels, 0)[..., None], axis=-1)[..., 0]
+  where = shown.where
+  return {f"{name}_coverage": held[where].mean(), f"{name}_size": sets.sum(axis=-1)[where].mean()}
 
 
-def _intervals(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
-  """How often conformal intervals hold a target, and their mean width; several targets are averaged."""
+def _intervals(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  """Measures how often conformal intervals hold a target, and their mean width; means over the targets."""
   coverages: list[float] = []
   widths: list[float] = []
-  for ours, theirs in zip(_intervals_of_targets(shown), _intervals_of_targets(held_out), strict=True):
-    *ends, their_labels, their_where = theirs
-    *mine, labels, where = ours
-    low, high = conformal_intervals(mine, ends, their_labels, alpha=alpha, where=their_where)
-    sums = calibration.interval_coverage(low, high, labels, where=where)
+  for ours, theirs in zip(_interval_per_target(shown), _interval_per_target(held_out), strict=True):
+    (low, high, targets, where), (*held_out_arrays, held_out_where) = ours, theirs
+    ends = calibration.conformal_intervals(low, high, *held_out_arrays, alpha=alpha, where=held_out_where)
+    sums = calibration.interval_coverage(*ends, targets, where=where)
     coverages.append(float(sums.covered / sums.count))
     widths.append(float(sums.width / sums.count))
   return {"conformal_coverage": np.mean(coverages), "conformal_width": np.mean(widths)}
 
 
-def _intervals_of_targets(shown: Predicted) -> list[tuple[np.ndarray, ...]]:
-  """For each target: the ends of its intervals, its values, and which are known."""
+def _interval_per_target(shown: Predicted) -> list[tuple[np.ndarray, ...]]:
+  """Returns for each target the ends of its intervals, its values, and which values are known."""
   assert isinstance(shown.target, Numbers)
   parts = (*shown.target.interval(jnp.asarray(shown.log_probs)), np.float32(shown.labels), shown.where)
   columns = [np.asarray(part).reshape(len(shown.labels), -1).T for part in parts]
   return [*zip(*columns, strict=True)]
 
 
-def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
-  """The share of an example's labels that its set misses, in the mean, and the size of the sets."""
+def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  """Measures the mean share of an example's labels that its set misses, and the mean size of the sets."""
   (ours, costs), (theirs, theirs_costs) = (_label_costs(each) for each in (shown, held_out))
   sets = ours <= calibration.conformal_risk_threshold(theirs, theirs_costs, alpha=alpha)
   missed = np.where(sets, 0, costs).sum(axis=-1).mean()
@@ -105,50 +118,54 @@ def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> Foun
 
 
 def _label_costs(shown: Predicted) -> tuple[np.ndarray, np.ndarray]:
-  """Scores of the labels, `[n, labels]`, and costs that add up to the false negative rate."""
+  """Returns scores of the labels, `[n, labels]`, and costs that add up to the false negative rate."""
   number = len(shown.labels)
   scores = np.asarray(calibration.conformal_scores(shown.log_probs))[..., 1].reshape(number, -1)
   yes = np.float32(shown.labels.reshape(number, -1) == 1)
   return scores, yes / np.maximum(yes.sum(axis=-1, keepdims=True), 1)
 
 
-def _ranking(shown: Predicted) -> Found:
-  """AUROC and average precision: the means over the labels, and of all answers together."""
+def _ranking(shown: Predicted) -> Measured:
+  """Measures AUROC and average precision: the mean over the labels, and over all answers together."""
   from sklearn import metrics  # its import takes a moment
 
   scores = {"auroc": metrics.roc_auc_score, "average_precision": metrics.average_precision_score}
-  found: dict[str, ArrayLike] = {}
+  measured: dict[str, ArrayLike] = {}
   for name, score in scores.items():
-    found[f"{name}_macro"] = np.mean([score(*label) for label in _of_labels(shown)])
-    found[f"{name}_micro"] = score(*_together(_of_labels(shown)))
-  return found
+    measured[f"{name}_macro"] = np.mean([score(*label) for label in _answers(shown)])
+    measured[f"{name}_micro"] = score(*_together(_answers(shown)))
+  return measured
 
 
-def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> Found:
-  """F1 with a threshold for each label, which gives the largest F1 on the validation split."""
+def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  """Measures F1 with the threshold for each label that has the largest F1 on the validation split."""
   from sklearn.metrics import precision_recall_curve
 
   del alpha
   best: list[float] = []
-  for label in _of_labels(held_out):
+  for label in _answers(held_out):
     precision, recall, thresholds = precision_recall_curve(*label)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
     best.append(thresholds[f1[:-1].argmax()])
   return _f1_at(shown, best, "tuned_f1")
 
 
-def _f1_at(shown: Predicted, thresholds: Sequence[float], name: str) -> Found:
-  """F1 of the answers yes, with a threshold for each label."""
+def _f1(shown: Predicted) -> Measured:
+  return _f1_at(shown, [0.5] * len(_answers(shown)), "f1")
+
+
+def _f1_at(shown: Predicted, thresholds: Sequence[float], name: str) -> Measured:
+  """Measures F1 of the answers yes, with a threshold for each label."""
   from sklearn.metrics import f1_score
 
   score = functools.partial(f1_score, zero_division=0.0)  # type: ignore[arg-type]  # if none is yes
-  answers = [(labels, yes >= at) for (labels, yes), at in zip(_of_labels(shown), thresholds, strict=True)]
+  answers = [(labels, yes >= at) for (labels, yes), at in zip(_answers(shown), thresholds, strict=True)]
   macro = np.mean([score(*label) for label in answers])
   return {f"{name}_macro": macro, f"{name}_micro": score(*_together(answers))}
 
 
-def _of_labels(shown: Predicted) -> list[tuple[np.ndarray, np.ndarray]]:
-  """For each label, where it is known: whether it is yes, and the probability of yes."""
+def _answers(shown: Predicted) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Returns for each label, where it is known, whether it is yes, and the probability of yes."""
   number = len(shown.labels)
   yes = np.exp(np.asarray(shown.log_probs, np.float64))[..., 1].reshape(number, -1)
   return [(y[y >= 0], p[y >= 0]) for y, p in zip(shown.labels.reshape(number, -1).T, yes.T, strict=True)]
@@ -158,30 +175,29 @@ def _together(labels: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarra
   return [np.concatenate(parts) for parts in zip(*labels, strict=True)]
 
 
-OF_THE_SPLIT: dict[str, Callable[[Predicted], Found]] = {
-  "mce": lambda shown: {"mce": calibration.mce(shown.known(calibration.ece_bins))},
-  "adaptive_ece": lambda shown: {"adaptive_ece": calibration.ece(shown.known(calibration.adaptive_bins))},
-  "classwise_ece": lambda shown: {
-    "classwise_ece": calibration.ece(shown.known(calibration.classwise_bins)).mean()
-  },
+SPLIT_ALONE: dict[str, Callable[[Predicted], Measured]] = {
+  "mce": _mce,
+  "adaptive_ece": _adaptive_ece,
+  "classwise_ece": _classwise_ece,
   "ranking": _ranking,
-  "f1": lambda shown: _f1_at(shown, [0.5] * len(_of_labels(shown)), "f1"),
+  "f1": _f1,
 }
-OF_YES_OR_NO, OF_NUMBERS = ("ranking", "f1", "thresholds", "conformal_risk"), ("conformal", "laplace")
 # These learn one number from the validation split.
-HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], Found]] = {
+HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], Measured]] = {
   "temperature": _temperature,
   "conformal": _conformal,
   "aps": _aps,
   "conformal_risk": _conformal_risk,
   "thresholds": _thresholds,
 }
+FOR_YES_OR_NO = ("ranking", "f1", "thresholds", "conformal_risk")
+FOR_NUMBERS = ("conformal", "laplace")
 
 
 def further_measures(
   run: RestoredRun, split: str, names: Iterable[str], *, alpha: float, laplace: Options
 ) -> dict[str, np.ndarray]:
-  """The measures with these names on a split, `[replicas]` each, as `<split>/<measure>`.
+  """Computes the measures with these names on a split, `[replicas]` each, as `<split>/<measure>`.
 
   `alpha` is the share of labels that conformal sets and intervals may miss; `laplace` has the options of
   `laplace_measures`.
@@ -194,12 +210,12 @@ def further_measures(
       "evaluate.measures: needs ensemble=1 and labels of examples, "
       f"got ensemble={ensemble} and labels {labels.shape}"
     )
-  if not dataset.num_classes and (others := [name for name in names if name not in OF_NUMBERS]):
+  if not dataset.num_classes and (others := [name for name in names if name not in FOR_NUMBERS]):
     raise RunError(
       f"evaluate.measures: {', '.join(others)} needs classes, and the labels are numbers; "
-      f"allowed are {', '.join(OF_NUMBERS)}"
+      f"allowed are {', '.join(FOR_NUMBERS)}"
     )
-  if dataset.num_classes != 2 and (binary := [name for name in names if name in OF_YES_OR_NO]):
+  if dataset.num_classes != 2 and (binary := [name for name in names if name in FOR_YES_OR_NO]):
     raise RunError(
       f"evaluate.measures: {', '.join(binary)} needs labels that are no or yes, got {dataset.num_classes} "
       "classes"
@@ -218,7 +234,7 @@ def further_measures(
     check_last_layer(run.program)
     splits = {"train": dataset.train, "val": wanted["val"], "shown": wanted[split]}
     sources = {name: run.source(one) for name, one in splits.items()}
-  found: dict[str, list[float]] = {}
+  measured: dict[str, list[float]] = {}
   for state in run.each():
 
     @functools.cache
@@ -232,7 +248,7 @@ def further_measures(
       elif name in HELD_OUT:
         values = HELD_OUT[name](predicted(split), predicted("val"), alpha)
       else:
-        values = OF_THE_SPLIT[name](predicted(split))
+        values = SPLIT_ALONE[name](predicted(split))
       for measure, value in jax.device_get(values).items():
-        found.setdefault(f"{split}/{measure}", []).append(float(value))
-  return {name: np.array(values) for name, values in found.items()}
+        measured.setdefault(f"{split}/{measure}", []).append(float(value))
+  return {name: np.array(values) for name, values in measured.items()}
