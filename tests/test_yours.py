@@ -202,9 +202,10 @@ def test_a_loss_alone_is_a_method(theirs):
   found = chosen(config, "method")
   method, options = found.entry.function, found.options
   logits = jax.numpy.zeros((2, 4))
-  terms = method.loss(None, logits=logits, labels=np.array([0, 3]), **options["loss"])
-  np.testing.assert_allclose(terms["poly"], np.log(4) + 3 * 0.75, rtol=1e-6)
-  np.testing.assert_allclose(method.predict(None, logits=logits), -np.log(4), rtol=1e-6)
+  values = method.loss(logits=logits, labels=np.array([0, 3]), **options["loss"])
+  np.testing.assert_allclose(values, np.log(4) + 3 * 0.75, rtol=1e-6)
+  np.testing.assert_allclose(method.predict(logits=logits), -np.log(4), rtol=1e-6)
+  assert (method.terms, method.draws) == (("poly",), ())
 
 
 def test_help_is_of_what_the_flags_choose(theirs):
