@@ -1,8 +1,10 @@
-"""Errors that are reported in one line, such as mistakes of the person who runs the program."""
+"""Errors that the program reports in one line, such as mistakes of the person who runs it."""
 
 import difflib
 import sys
 from pathlib import Path
+
+from jaxreg import _errors
 
 MANY = 12  # longer lists of names hide a suggestion behind them
 
@@ -11,19 +13,13 @@ class RunError(Exception):
   """An error that `run.py` prints as one line before it exits with a non-zero status."""
 
 
-class ArgumentError(RunError):
-  """`(argument, problem)`: a wrong argument, or "", of a function that sees no configuration.
+class ArgumentError(RunError, _errors.ArgumentError):
+  """A library's `ArgumentError` that is reported in one line, for files and folders that a user names."""
 
-  Whoever takes the argument from a field puts the field in front: see `of_section`.
-  """
 
-  def __str__(self) -> str:
-    return ": ".join(filter(None, self.args))
-
-  def of_section(self, section: str) -> RunError:
-    """The error with the field, for arguments that are the fields of this section."""
-    argument, problem = self.args
-    return RunError(f"{section}.{argument}: {problem}" if argument else f"{section}: {problem}")
+def field_error(section: str, error: _errors.ArgumentError) -> RunError:
+  """Returns the error of the field `section.ARGUMENT`, for arguments that are the fields of a section."""
+  return RunError(f"{section}{'.' if error.argument else ''}{error.argument}: {error.problem}")
 
 
 class NothingToSave(RunError):

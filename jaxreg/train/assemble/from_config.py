@@ -13,13 +13,14 @@ import optax
 from flax.errors import FlaxError
 
 from jaxreg import losses, paths, symmetry
+from jaxreg._errors import ArgumentError
 from jaxreg.train import keys
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.errors import RunError, first_line
+from jaxreg.train.errors import RunError, field_error, first_line
 from jaxreg.train.lookup import Options, parameters, short
 from jaxreg.train.methods.method import Method
 from jaxreg.train.modules.adapt import adapt
@@ -64,8 +65,10 @@ def build(
   try:
     program = _assemble(config, data, teacher, backbone, **length)
     _trace(program, data, config)
+  except RunError:
+    raise
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
-    raise RunError(_of_a_field(first_line(error), config)) from error
+    raise _field_error(error, config) from error
   compatibility.check_numbers(config)
   return program
 
@@ -382,9 +385,8 @@ def _extras(config: Config, length: Mapping[str, int]) -> Extras:
   named = chosen_all(config, "regularizers")
   try:
     average = chosen(config, "average").bound(**length)()
-  except ValueError as error:
-    name, _, rest = first_line(error).partition(" ")
-    raise RunError(f"average.{config.average.name}.{name}: {rest}") from error
+  except ArgumentError as error:
+    raise field_error(f"average.{config.average.name}", error) from error
   mask, rate = getattr(paths, config.regularizers.mask), config.regularizers.dual_learning_rate
   reference = any(each.needs("reference") for each in named)
   return Extras(average, make_limits(named, mask, rate), reference=reference)
@@ -417,15 +419,15 @@ def _trace(program: Program, data: DataSpec, config: Config) -> None:
   jax.eval_shape(program.eval_step, program.abstract, batch, 0)
 
 
-def _of_a_field(message: str, config: Config) -> str:
-  """A function's message `NAME must ...`, with the full field if exactly one field in use has that name.
+def _field_error(error: Exception, config: Config) -> RunError:
+  """Names the field of an `ArgumentError`, if exactly one field that the functions read has this argument.
 
   No function reads the fields of a call, such as `mesh.model`.
   """
-  name, space, rest = message.partition(" ")
-  fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == name]
-  fields = [field for field in fields if row_of(field).scope != "call"]
-  if len(fields) == 1 and space:
-    return f"{fields[0]}: {rest}"
+  if isinstance(error, ArgumentError):
+    fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == error.argument]
+    fields = [field for field in fields if row_of(field).scope != "call"]
+    if len(fields) == 1:
+      return RunError(f"{fields[0]}: {error.problem}")
   names = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
-  return f"config: {message} (with {names})"
+  return RunError(f"config: {first_line(error)} (with {names})")

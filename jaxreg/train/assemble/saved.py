@@ -12,7 +12,7 @@ from jaxreg.train.config.choices import Config, add_options, base_config, check_
 from jaxreg.train.config.fields import reads_streams, row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import ArgumentError, RunError, field_error
 from jaxreg.train.files import Json, local_path
 from jaxreg.train.lookup import Options
 from jaxreg.train.run import workdir as workdirs
@@ -34,7 +34,7 @@ def restore_config(config: Config, workdir: Path, overrides: Options | None = No
     check_imports(saved)
     add_options(config, saved)
   except RunError as error:
-    raise RunError(f"workdir: {workdir}: {error}") from error
+    raise ArgumentError("workdir", f"{workdir}: {error}") from error
   known, read = flatten(config), relevant(saved)
   saved = {field: value for field, value in saved.items() if field in known or field in read}
   for field, value in {**saved, **(overrides or {})}.items():
@@ -44,8 +44,8 @@ def restore_config(config: Config, workdir: Path, overrides: Options | None = No
         raise KeyError(field)
       functools.reduce(lambda part, parent: part[parent], parents, config)[name] = _with_tuples(value)
     except (KeyError, TypeError):
-      raise RunError(
-        f"workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
+      raise ArgumentError(
+        "workdir", f"{workdir} was trained by a version of jaxreg that had a field {field}"
       ) from None
   return config.lock()
 
@@ -78,22 +78,17 @@ def restore_run(
     check(config)
     program = build(config, data)
   except RunError as error:
-    raise RunError(f"workdir: {workdir}: {error}") from error
+    raise ArgumentError("workdir", f"{workdir}: {error}") from error
   if not (isinstance(replica, SupportsIndex) and 0 <= int(replica) < config.replicas):
-    raise RunError(f"replica: must be an integer of at least 0 and below {config.replicas}, got {replica!r}")
+    raise ArgumentError(
+      "replica", f"must be an integer of at least 0 and below {config.replicas}, got {replica!r}"
+    )
   _, state = pick_and_restore(
     workdir,
     lambda: pick_step(workdir, checkpoint, config.checkpoint.best),
     lambda step: restore_state(program, workdir, step, int(replica), config.replicas),
   )
   return program, state, data
-
-
-def of_section(section: str, error: RunError) -> RunError:
-  """An error of `restore_run` that names the field of that section: `teacher.workdir` for `workdir`."""
-  field, colon, rest = str(error).partition(":")
-  named = colon and field in ("workdir", "checkpoint", "replica", "file")
-  return RunError(f"{section}.{field}:{rest}" if named else f"{section}.workdir: {error}")
 
 
 def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int) -> TeacherFn:
@@ -103,8 +98,8 @@ def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int)
   """
   try:
     program, state, theirs = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
-  except RunError as error:
-    raise of_section("teacher", error) from error
+  except ArgumentError as error:
+    raise field_error("teacher", error) from error
   for name in ("input_shape", "input_dtype", "num_classes", "scale"):
     given, here = getattr(theirs, name), getattr(data, name)
     if given != here:

@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 
 from jaxreg.models import resnet_from_torch
 from jaxreg.paths import leaf_names
-from jaxreg.train.assemble.saved import of_section, restore_run
+from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.data.batches import place
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
-from jaxreg.train.errors import ArgumentError, RunError, one_line
+from jaxreg.train.errors import ArgumentError, RunError, field_error, one_line
 from jaxreg.train.files import local_path
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.loop import Run
@@ -64,8 +64,8 @@ def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: st
     else:
       field, advice = "workdir", "give the same model and inputs"
       theirs = _variables(restore_run(local_path(workdir, "workdir"), checkpoint, replica)[1])
-  except RunError as error:
-    raise of_section("pretrained", error) from error
+  except ArgumentError as error:
+    raise field_error("pretrained", error) from error
   found, wanted = _shapes(theirs, "backbone"), _shapes(ours, "backbone")
   for name in sorted({*found, *wanted}):
     if found.get(name) != wanted.get(name):

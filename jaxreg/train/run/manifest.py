@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import SupportsIndex
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import ArgumentError
 from jaxreg.train.files import Table, digest, parse_table, sealed, sync_all, write_json
 from jaxreg.train.step.metrics import chosen_metric
 
@@ -36,7 +36,9 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     checkpoint = int(checkpoint)
     if checkpoint not in steps:
       kept = ", ".join(map(str, sorted(steps))) or "none"
-      raise RunError(f"checkpoint: {workdir} has no good checkpoint of step {checkpoint}; there is {kept}")
+      raise ArgumentError(
+        "checkpoint", f"{workdir} has no good checkpoint of step {checkpoint}; there is {kept}"
+      )
     return checkpoint
   if checkpoint == "best":
     values = {step: metrics or {} for step, metrics in steps.items()}
@@ -45,13 +47,13 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     if measured:
       return min(measured, key=lambda step: (measured[step], -step))  # the later of equals
     if steps:
-      raise RunError(
-        f"checkpoint: {workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
+      raise ArgumentError(
+        "checkpoint", f"{workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
       )
   elif checkpoint != "latest":
-    raise RunError(f"checkpoint: must be 'latest', 'best' or a step, got {checkpoint!r}")
+    raise ArgumentError("checkpoint", f"must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:
-    raise RunError(f"workdir: {workdir} has no good checkpoint; train first, or give another")
+    raise ArgumentError("workdir", f"{workdir} has no good checkpoint; train first, or give another")
   return max(steps)
 
 

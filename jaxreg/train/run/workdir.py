@@ -19,7 +19,7 @@ from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.choices import add_options, base_config, flatten, relevant
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.errors import RunError, one_line, printable, shortened
+from jaxreg.train.errors import ArgumentError, RunError, one_line, printable, shortened
 from jaxreg.train.files import Table, check_no_links, make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.folder_name import TRAINS
 from jaxreg.train.run.lock import locked
@@ -113,10 +113,12 @@ def check_same(
   length = [field for field in difference if row_of(field).scope == "length"]
   changed = {field: difference.pop(field) for field in length}
   if difference:
-    raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
+    raise ArgumentError(
+      "workdir", f"{workdir} belongs to another configuration: {_show(difference)}; give another"
+    )
   difference = _differences(flatten(read_data(workdir).table()), flatten(data.table()), free)
   if difference:
-    raise RunError(f"workdir: {workdir} was made with other data: {_show(difference)}; give another")
+    raise ArgumentError("workdir", f"{workdir} was made with other data: {_show(difference)}; give another")
   return changed
 
 
@@ -126,17 +128,19 @@ def read(workdir: Path, name: str) -> Table:
   results = name == "results.json"
   hint = "remove it, and the same command makes it again" if results else "give another"
   if file.exists() and not file.is_file():
-    raise RunError(f"workdir: {file} is damaged (it is not a file); {hint}")
+    raise ArgumentError("workdir", f"{file} is damaged (it is not a file); {hint}")
   if not file.is_file():
-    raise RunError(f"workdir: {workdir} has no {name}: nothing was trained there; train, or give another")
+    raise ArgumentError(
+      "workdir", f"{workdir} has no {name}: nothing was trained there; train, or give another"
+    )
   try:
     content = parse_table(file.read_bytes())
   except (ValueError, OSError) as error:
-    raise RunError(f"workdir: {file} is damaged ({one_line(error)}); {hint}") from error
+    raise ArgumentError("workdir", f"{file} is damaged ({one_line(error)}); {hint}") from error
   if results:
     numbers = (value for field, value in content.items() if field != "replicas")
     if "step" not in content or not all(isinstance(value, int | float) for value in numbers):
-      raise RunError(f"workdir: {file} is damaged (it is not a table of results); {hint}")
+      raise ArgumentError("workdir", f"{file} is damaged (it is not a table of results); {hint}")
   return content
 
 
@@ -144,14 +148,15 @@ def read_config(workdir: Path) -> Table:
   """The flat configuration that `workdir` was trained with."""
   fields = read(workdir, "config.json")
   if (version := fields.pop("format", None)) != FORMAT:
-    raise RunError(
-      f"workdir: {workdir} is of another version of jaxreg (format {version}, and this version reads "
-      f"{FORMAT}); give another"
+    raise ArgumentError(
+      "workdir",
+      f"{workdir} is of another version of jaxreg (format {version}, and this version reads "
+      f"{FORMAT}); give another",
     )
   try:
     check_types(fields)
   except RunError as error:
-    raise RunError(f"workdir: {workdir / 'config.json'} is damaged ({error}); give another") from error
+    raise ArgumentError("workdir", f"{workdir / 'config.json'} is damaged ({error}); give another") from error
   return fields
 
 
@@ -160,7 +165,9 @@ def read_data(workdir: Path) -> DataSpec:
   data = read(workdir, "data.json")
   for field, right in DATA.items():
     if not right(data.get(field)):
-      raise RunError(f"workdir: {workdir / 'data.json'} is damaged (its {field} is wrong); give another")
+      raise ArgumentError(
+        "workdir", f"{workdir / 'data.json'} is damaged (its {field} is wrong); give another"
+      )
   return DataSpec.from_table(data)
 
 

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from jaxreg import optim, paths, symmetry
 from jaxreg._checks import acts
+from jaxreg._errors import ArgumentError
 from jaxreg.train.lookup import Chosen, Options, short
 from jaxreg.typing import Array, Params
 
@@ -50,7 +51,7 @@ def make_optimizer(
   name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
   decaying = acts(weight_decay)
   if own_decay and decaying and not decoupled:
-    raise ValueError(f"decoupled must be True with {name}, which decouples the decay itself")
+    raise ArgumentError("decoupled", f"must be True with {name}, which decouples the decay itself")
   rate = schedule(0) if name in NUMBERS else schedule
   given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
   step = chosen.bound(**given, **(network or {}))()
@@ -113,9 +114,9 @@ def reparameterize(
 ) -> optax.GradientTransformationExtraArgs:
   """The optimizer `inner` in the coordinates `y`, where each parameter is `x = scale * f(y)` elementwise."""
   if coordinates not in COORDINATES:
-    raise ValueError(f"coordinates must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
+    raise ArgumentError("coordinates", f"must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
   if not scale > 0:
-    raise ValueError(f"scale must be above 0, got {scale}")
+    raise ArgumentError("scale", f"must be above 0, got {scale}")
   forward, inverse = COORDINATES[coordinates]
   there = symmetry.elementwise_coordinates(lambda y: scale * forward(y), lambda x: inverse(x / scale))
   return optim.reparameterize(inner, there.forward, there.inverse)
@@ -126,7 +127,9 @@ def _entry(entry: object) -> tuple[str, float]:
     case (str(glob), int() | float() as number) if glob and 0 < number < float("inf"):
       return glob, float(number)
     case _:
-      raise ValueError(f'metric must have entries such as ("*bias", 4.0), numbers above 0, got {entry!r}')
+      raise ArgumentError(
+        "metric", f'must have entries such as ("*bias", 4.0), numbers above 0, got {entry!r}'
+      )
 
 
 def _divided(metric: Sequence[tuple[str, float]]) -> Callable[..., Params]:
