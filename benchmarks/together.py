@@ -38,7 +38,7 @@ def main() -> None:
 def seconds(form: str, epochs: int) -> float:
   """How long a comparison takes, from its configuration to its figures."""
   config = train.base_config()
-  config.method.name, config.compilation_cache = "softmax", False
+  config.method.name = "softmax"
   config.model.MLP.widths, config.epochs = (100,), epochs
   config.regularizers.names = ("l2",)
   config.compare.rows = {f"L2 {weight}": {"regularizers.l2.weight": weight} for weight in WEIGHTS}

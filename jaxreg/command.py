@@ -82,8 +82,7 @@ def run(argv: list[str]) -> int:
     processes.check_platform()
     if processes.is_first():  # the imports that follow take seconds
       print(printable(f"starting: {call.config.job}, in {call.workdir}"), file=sys.stderr, flush=True)
-    if call.config.compilation_cache:
-      keep_compiled_programs()
+    keep_compiled_programs()
     results = find_job(call.config.job)(call.config, call.workdir)
     if processes.is_first():
       from jaxreg.train.jobs.summary import summary

@@ -116,7 +116,7 @@ PARTS = {
   "noise": ("noise.names=theirs:spread", "noise.spread.std=0.2"),
   "augment": ("augment.names=('theirs:dim',)", "augment.dim.factor=0.25"),
 }
-TINY = ["batch_size=32", "steps=2", "compilation_cache=False", "eval_batch_size=96"]
+TINY = ["batch_size=32", "steps=2", "eval_batch_size=96"]
 
 
 def flags(*fields):

@@ -515,7 +515,7 @@ def pretrained_backbones(random, folder, run):
   fields = {"pretrained.workdir": str(run)}
   damage = pick(random, ("another", "files", "checkpoint"))
   if damage == "another":
-    other = {"model.MLP.widths": ("(9,)", "(8, 8)", "()"), "pretrained.replica": (-1, 1, 100)}
+    other = {"model.MLP.widths": ("(9,)", "(8, 8)", "()")}
     other |= {"pretrained.checkpoint": ("newest", "24", "")}
     other |= {"pretrained.workdir": (str(folder / "nowhere"), str(folder / "file"))}
     field = pick(random, other)

@@ -208,7 +208,7 @@ def test_rows_and_grid():
     ),
     ({"compare.rows": {3: {}}}, r"^compare\.rows: the label 3 must have letters"),
     ({"compare.grid": {"seed": 1}}, r"^compare\.grid: seed needs a tuple of values, got 1$"),
-    ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are auto, val/"),
+    ({"checkpoint.best": "test/error"}, r"^checkpoint\.best: got 'test/error', allowed are auto, val/"),
     ({"compare.seeds": 0}, r"^compare\.seeds: must be at least 1"),
     ({"replicas": 3}, r"replicas: job=compare sets them itself; leave it out, got 3$"),
   ],

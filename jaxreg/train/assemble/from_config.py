@@ -190,7 +190,7 @@ def _assemble(
 ) -> Program:
   method, options = _method(config)
   target = _target(config, data, method, options["predict"])
-  noises = make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask))
+  noises = make_noises(chosen_all(config, "noise"), paths.kernels_only)
   network = Network(
     _backbone(config, data, backbone),
     _head(data, method, options["head"]),
@@ -212,7 +212,7 @@ def _assemble(
     forward,
     make_regularizers(
       [x for x in chosen_all(config, "regularizers") if teacher or not x.needs("teacher")],
-      getattr(paths, config.regularizers.mask),
+      paths.kernels_only,
       teacher=teacher,
       divergence=half_squared_distance if data.has_numbers else None,
     ),
@@ -355,7 +355,7 @@ def _optimizer(
     **length,
   )
   step, wrapper = chosen(config, "optimizer", step_name(options)), chosen(config, "optimizer")
-  named, mask = chosen_all(config, "optimizer.constraints"), getattr(paths, options.constraints.mask)
+  named = chosen_all(config, "optimizer.constraints")
 
   def apply_fn(params: Params, x: Array) -> PyTree:
     features, _ = network.features(params, {}, x, key=None, train=False)
@@ -369,9 +369,9 @@ def _optimizer(
     decoupled=options.weight_decay.decoupled,
     mask=options.weight_decay.mask,
     clip_norm=options.clip_norm,
-    constraints={} if step.needs("prox") else make_constraints(named, mask, schedule),
+    constraints={} if step.needs("prox") else make_constraints(named, paths.kernels_only, schedule),
     network={
-      "prox": make_prox(named, mask),
+      "prox": make_prox(named, paths.kernels_only),
       "apply_fn": apply_fn,
       "input_shape": data.input_shape,
       "num_examples": data.sizes["train"],
@@ -387,9 +387,9 @@ def _extras(config: Config, length: Mapping[str, int]) -> Extras:
     average = chosen(config, "average").bound(**length)()
   except ArgumentError as error:
     raise field_error(f"average.{config.average.name}", error) from error
-  mask, rate = getattr(paths, config.regularizers.mask), config.regularizers.dual_learning_rate
   reference = any(each.needs("reference") for each in named)
-  return Extras(average, make_limits(named, mask, rate), reference=reference)
+  limits = make_limits(named, paths.kernels_only, config.regularizers.dual_learning_rate)
+  return Extras(average, limits, reference=reference)
 
 
 def _class_weights(config: Config, data: DataSpec) -> Array | None:

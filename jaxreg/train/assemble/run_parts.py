@@ -23,7 +23,6 @@ def replicas_of(config: Config, program: Program) -> Vmap | Loop:
   mesh = make_mesh(config.mesh.model, config.mesh.axes)
   return make_replicas(
     mesh,
-    config.replicas_by,
     number=config.replicas,
     params=program.abstract.params,
     parallel=config.parallel,

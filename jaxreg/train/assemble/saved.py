@@ -91,13 +91,13 @@ def restore_run(
   return program, state, data
 
 
-def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int) -> TeacherFn:
-  """The run that `config.teacher` names, as `(key, inputs) -> log-probabilities`, without gradient.
+def make_teacher(data: DataSpec, workdir: str) -> TeacherFn:
+  """Returns a run's best checkpoint as `(key, inputs) -> log-probabilities`, without gradient.
 
   The inputs are those of `Examples`. The parameters are constants of the compiled caller.
   """
   try:
-    program, state, theirs = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
+    program, state, theirs = restore_run(local_path(workdir, "workdir"), "best", 0)
   except ArgumentError as error:
     raise field_error("teacher", error) from error
   for name in ("input_shape", "input_dtype", "num_classes", "scale"):

@@ -97,11 +97,9 @@ def _conflicts(config: Config) -> Iterator[str]:
     yield f"average.name: early_stopping is for single runs; give ensemble=1, got {config.ensemble}"
   if config.job != "compare" and config.replicas % config.ensemble:
     yield f"ensemble: must divide replicas={config.replicas}, got {config.ensemble}"
-  if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
-    yield (
-      "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
-      f"steps_per_dispatch=1, got {config.replicas_by} and {config.steps_per_dispatch}"
-    )
+  if config.parallel == "pmap" and config.steps_per_dispatch > 1:
+    got = config.steps_per_dispatch
+    yield f"steps_per_dispatch: must be 0 or 1 with parallel=pmap, got {got}"
   # Larger seeds repeat the keys of smaller ones in JAX.
   if not 0 <= config.seed <= 2**32 - config.replicas:
     yield f"seed: must be at least 0, and below 2**32 for every replica, got {config.seed}"
@@ -109,11 +107,8 @@ def _conflicts(config: Config) -> Iterator[str]:
   if mesh.model > 1 and "model" not in axes:
     got = mesh.model
     yield f"mesh.model: nothing is split over the model axis; give 1, or name it in mesh.shard, got {got}"
-  if axes and (config.parallel == "pmap" or config.replicas_by == "vmap"):
-    yield (
-      "mesh.shard: a state that is split needs parallel=jit and replicas_by=auto or loop, "
-      f"got {config.parallel} and {config.replicas_by}"
-    )
+  if axes and config.parallel == "pmap":
+    yield f"mesh.shard: must be empty with parallel=pmap, got {mesh.shard}"
   if mesh.axes == "explicit" and (config.parallel == "pmap" or config.accumulate > 1):
     got = f"{config.parallel} and {config.accumulate}"
     yield f"mesh.axes: explicit needs parallel=jit and accumulate=1, got {got}"

@@ -218,7 +218,6 @@ class Method(Choice):
 
 class Regularizers(Choice, read_when="regularizers.names"):
   names: tuple[str, ...] = field((), "Terms that are added to the loss.")
-  mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters of penalties.")
   dual_learning_rate: float = field(0.01, "Learning rate of the multipliers of limits.", "(0, inf)")
 
 
@@ -232,25 +231,20 @@ class Average(Choice):
 
 class Noise(Choice, read_when="noise.names"):
   names: tuple[str, ...] = field((), "Noise in training: on the scaled inputs, the labels or the parameters.")
-  mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters with noise.")
 
 
 class Pretrained(Group, read_when="pretrained.workdir"):
   workdir: str = field("", "Fine-tuning: take the backbone of the run in this work directory.")
   file: str = field("", "Fine-tuning: a ResNet in safetensors, of torchvision or timm.", read_when=always)
   checkpoint: Checkpoints = field("best", "Which checkpoint of that run.")
-  replica: int = field(0, "Which replica of that run.", "[0, inf)")
 
 
 class Teacher(Group, read_when="teacher.workdir"):
-  workdir: str = field("", "Distillation: learn from the predictions of the run in this work directory.")
-  checkpoint: Checkpoints = field("best", "Which checkpoint of that run.")
-  replica: int = field(0, "Which replica of that run.", "[0, inf)")
+  workdir: str = field("", "Distillation: learn from the best checkpoint of the run in this work directory.")
 
 
 class Constraints(Choice, read_when="optimizer.constraints.names"):
   names: tuple[str, ...] = field((), "Constraints on the parameters, applied after each step in this order.")
-  mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters of constraints.")
 
 
 class WeightDecay(Group, read_when="optimizer.weight_decay.rate"):
@@ -278,7 +272,9 @@ class Checkpoint(Group):
   every_steps: int = field(0, "Steps between further checkpoints; 0: none.", "[0, inf)")
   every_minutes: float = field(0.0, "Minutes between further checkpoints; 0: none.", "[0, inf)", scope="call")
   keep: int = field(2, "How many of the latest checkpoints are kept, beside the best one.", "[2, inf)")
-  best: Best = field("auto", "Metric of the best checkpoint; auto: val/error, or val/rmse for numbers.")
+  best: Best = field(
+    "auto", "Metric that chooses a checkpoint, and a setting of compare.grid; auto: val/error or val/rmse."
+  )
   wait: bool = field(True, "Block training until a checkpoint is on disk.", scope="call")
 
 
@@ -332,7 +328,6 @@ class Compare(Group, read_when=by_job("compare"), scope="call"):
     "for one; as a flag: 'field=value,value,...', or 'label: field=value,...'.",
   )
   seeds: int = field(5, "Number of seeds of each row.", "[1, 1e4]")
-  choose: Best = field("auto", "The metric that chooses a setting of the grid; auto: as in checkpoint.best.")
   together: Literal["never", "auto"] = field(
     "never",
     "auto: runs that differ only in strengths and seeds train in one program, where replicas may: all states "
@@ -403,24 +398,14 @@ class Config(Group):
   parallel: Literal["jit", "pmap"] = field("jit", "How a step runs on several devices.", scope="length")
   replicas: int = field(1, "Runs side by side, with seeds from `seed` on; results are means.", "[1, 1e4]")
   ensemble: int = field(1, "Replicas in a row that predict together, by mean probabilities.", "[1, 1e4]")
-  replicas_by: Literal["auto", "vmap", "loop"] = field(
-    "auto", "How replicas run: vmap, one program for all; loop, one program, called for each."
-  )
   steps_per_dispatch: int = field(0, "Steps of one call of the program; 0: 1 on a CPU, else 8.", "[0, 1e6]")
   mesh: Mesh
   accumulate: int = field(1, "Parts of a batch whose gradients are added up, to save memory.", "[1, inf)")
   precision: Literal["float32", "bfloat16"] = field(
     "float32", "Number format of the layers; parameters, losses and masks are float32."
   )
-  compilation_cache: bool = field(True, "Keep compiled programs in ~/.cache/jaxreg.", scope="call")
   onednn: bool = field(
     False, "Convolutions on a CPU by oneDNN, with JAX 0.12: faster, but compiled at every start."
-  )
-  stacks_after: float = field(
-    30.0,
-    "Minutes of a step after which all stacks go to stacks-<process>.txt; 0: never.",
-    "[0, inf)",
-    scope="call",
   )
   log_every: int = field(50, "Steps between training records.", "[1, inf)")
   log: LogFields

@@ -132,18 +132,21 @@ def stacked(state: TrainState, number: int) -> TrainState:
 
 
 def make_replicas(
-  mesh: Mesh, form: str, *, number: int, params: Params, parallel: str, layout: Layout | None = None
+  mesh: Mesh, *, number: int, params: Params, parallel: str, layout: Layout | None = None
 ) -> Vmap | Loop:
-  """The replicas in the form that is asked for; `auto` takes `vmap` if it is faster, and possible.
+  """Returns `number` replicas as one program where that is possible and faster, else as a loop.
 
-  `vmap` is faster for networks of small matrices and on accelerators; for convolutions on a CPU it is slower.
-  It fits neither `pmap` nor a state that is split by its `layout`. Without a layout, each device has a copy.
+  One program fits neither `pmap` nor a state that is split by its `layout`. Without a layout, each device has
+  a copy.
   """
   whole = NamedSharding(mesh, P())
   layout = whole if layout is None else layout
-  if form == "auto":
-    # A kernel with more than two axes belongs to a convolution.
-    convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
-    loses = number == 1 or parallel == "pmap" or (jax.default_backend() == "cpu" and convolves)
-    form = "loop" if loses or layout != whole else "vmap"
-  return Vmap(mesh) if form == "vmap" else Loop(mesh, parallel, layout)
+  possible = parallel != "pmap" and layout == whole
+  return Vmap(mesh) if possible and vmap_is_faster(number, params) else Loop(mesh, parallel, layout)
+
+
+def vmap_is_faster(number: int, params: Params) -> bool:
+  """Whether one program for several replicas is faster: not for convolutions on a CPU."""
+  # A kernel with more than two axes belongs to a convolution.
+  convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
+  return number > 1 and not (convolves and jax.default_backend() == "cpu")

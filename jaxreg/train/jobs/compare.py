@@ -42,7 +42,7 @@ def compare(config: Config, workdir: Path) -> Table:
 
   Each run has a folder of its own below `workdir`. After an interruption, the same command continues where it
   was, and finished runs are not run again. A row with several settings is first trained with each setting
-  from one seed. The setting with the lowest `compare.choose` on the validation split is trained from all
+  from one seed. The setting with the lowest `checkpoint.best` on the validation split is trained from all
   seeds. A mistake in the rows or the grid raises a RunError before anything is trained; see also `train`.
   """
   processes.everywhere(lambda: check_no_links(workdir))
@@ -148,7 +148,7 @@ def _chosen(config: Config, row: Row, results: list[Table]) -> tuple[Fields, lis
     {"setting": setting, **{name: value for name, value in of_one.items() if name.startswith("val/")}}
     for setting, of_one in zip(row.grid, results, strict=True)
   ]
-  metric = chosen_metric(config.compare.choose, searched[0])
+  metric = chosen_metric(config.checkpoint.best, searched[0])
   # Of equal settings, the one with the better likelihood wins.
   best = min(searched, key=lambda entry: (entry[metric], entry.get("val/nll", 0.0)))
   return best["setting"], searched

@@ -54,7 +54,7 @@ def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[PyTree], 
   )
 
 
-def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: str, replica: int) -> Variables:
+def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: str) -> Variables:
   """The backbone of the run in `workdir`, or that of `file` with its head if it fits, for `program`."""
   ours = _variables(program.abstract)
   try:
@@ -63,7 +63,7 @@ def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: st
       theirs = _read_torch(local_path(file, "file"))
     else:
       field, advice = "workdir", "give the same model and inputs"
-      theirs = _variables(restore_run(local_path(workdir, "workdir"), checkpoint, replica)[1])
+      theirs = _variables(restore_run(local_path(workdir, "workdir"), checkpoint, 0)[1])
   except ArgumentError as error:
     raise field_error("pretrained", error) from error
   found, wanted = _shapes(theirs, "backbone"), _shapes(ours, "backbone")

@@ -25,7 +25,7 @@ from jaxreg.train.step.targets import Numbers
 from jaxreg.typing import Array, Key, Params
 
 FOLDER = "report"
-SEEDS = ("seed", "replicas", "replicas_by")  # fields that make no other model
+SEEDS = ("seed", "replicas")  # fields that make no other model
 
 
 def report(config: Config, workdir: Path) -> Table:

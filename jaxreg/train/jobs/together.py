@@ -122,14 +122,14 @@ def _train(group: Sequence[Planned], dataset: Dataset) -> str:
   first, data, fields = group[0].config, dataset.describe(), _differing(group)
   if jax.process_count() > 1:
     return "several processes"
-  teacher = make_teacher(data, **first.teacher.to_dict()) if first.teacher.workdir else None
+  teacher = make_teacher(data, first.teacher.workdir) if first.teacher.workdir else None
   programs = [build(run.config, data, teacher=teacher) for run in group]
   program = sweep(programs[0], first, data, fields, teacher=teacher)
   config = first.copy_and_resolve_references().unlock()
   config.replicas = first.replicas * len(group)
   replicas = replicas_of(config, program)
   if not isinstance(replicas, Vmap):
-    return "replicas_by=auto takes a loop for this network"
+    return "this network is faster in a loop"
   if len(steps := {max(good_steps(run.folder), default=0) for run in group}) > 1:
     return "stopped at different steps"
   if (step := steps.pop()) >= program.num_steps:
@@ -164,7 +164,7 @@ def _train(group: Sequence[Planned], dataset: Dataset) -> str:
     ]
     saved = Several(opened, [each.abstract for each in programs])
     stacks = folders[0] / f"stacks-{jax.process_index()}.txt"
-    watchdog = held.enter_context(Watchdog(stacks, minutes=first.stacks_after))
+    watchdog = held.enter_context(Watchdog(stacks))
     states = compile_init(program, replicas)((np.array(order.seeds, np.uint32), strengths))
     if step:
       states = saved.restored(folders, step, states, replicas.stacked_layout)

@@ -54,7 +54,7 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
   trackers = find_trackers(config.log.trackers)
   teacher = pretrained = None
   if config.teacher.workdir:
-    teacher = processes.everywhere(lambda: make_teacher(data, **config.teacher.to_dict()))
+    teacher = processes.everywhere(lambda: make_teacher(data, config.teacher.workdir))
   program = build(config, data, teacher=teacher)
   replicas = replicas_of(config, program)
   given = config.pretrained.workdir or config.pretrained.file
@@ -90,7 +90,7 @@ def _train(
   with (
     run.interrupt,
     Checkpoints(workdir, **keeps, check_there=there) as saved,
-    Watchdog(workdir / f"stacks-{jax.process_index()}.txt", minutes=config.stacks_after) as watchdog,
+    Watchdog(workdir / f"stacks-{jax.process_index()}.txt") as watchdog,
   ):
     step = saved.latest or 0
     states = restored_states(run, workdir, step) if step else initial_states(run, pretrained)
