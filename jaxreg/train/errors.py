@@ -14,7 +14,10 @@ class RunError(Exception):
 
 
 class ArgumentError(RunError, _errors.ArgumentError):
-  """A library's `ArgumentError` that is reported in one line, for files and folders that a user names."""
+  """The library's error with the message `ARGUMENT: PROBLEM`, which the program reports in one line."""
+
+  def __str__(self) -> str:
+    return ": ".join(filter(None, (self.argument, self.problem)))
 
 
 def field_error(section: str, error: _errors.ArgumentError) -> RunError:
