@@ -19,7 +19,7 @@ from jaxreg import command, train
 from jaxreg.train import cli
 from jaxreg.train.config import describe
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.fields import JOBS, OPTIONS
+from jaxreg.train.config.fields import JOB_NAMES, OPTIONS
 from jaxreg.train.config.loading import load_module
 from jaxreg.train.data import sources
 from jaxreg.train.devices.sharding import make_mesh
@@ -542,7 +542,7 @@ def test_list_shows_every_config_with_its_variants(run, capsys):
     listed = [word[1:] for line in part[1:] for word in line.split() if word.startswith(":")]
     assert bool(listed) == bool(inspect.signature(module.get_config).parameters)
     for variant in listed[:: max(1, len(listed) // 3)]:
-      assert module.get_config(variant).job in JOBS
+      assert module.get_config(variant).job in JOB_NAMES
 
 
 @pytest.mark.thorough

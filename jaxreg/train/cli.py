@@ -11,14 +11,14 @@ import jaxreg
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.describe import described
-from jaxreg.train.config.fields import JOBS, Config
+from jaxreg.train.config.fields import JOB_NAMES, Config
 from jaxreg.train.config.loading import list_files, load_file
 from jaxreg.train.config.values import check_read, fields_read, override, take_fields
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import local_path
 from jaxreg.train.lookup import Options
 from jaxreg.train.run.folder_name import default_workdir
+from jaxreg.train.user_paths import local_path
 
 USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR]
                      [--config.FIELD=VALUE ...]
@@ -108,7 +108,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     hint = f"; did you mean --config.{name}?" if name in flatten(config) else ""
     raise RunError(" ".join(str(error).split()) + hint) from error
   if left:
-    near = difflib.get_close_matches(left[0], ["check-data", *JOBS, "list", "help"], 1)
+    near = difflib.get_close_matches(left[0], ["check-data", *JOB_NAMES, "list", "help"], 1)
     hint = f"; did you mean {near[0]}, as the first word?" if near else "; flags begin with --"
     hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else hint
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
@@ -136,7 +136,7 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
   first = "check_data" if first == "check-data" else first
   if first in ("list", "help"):
     return None, [f"--{first}", *rest]
-  if first not in JOBS:
+  if first not in JOB_NAMES:
     return None, argv
   if first == "report":
     rest = _report_fields(rest)

@@ -18,9 +18,9 @@ import toy_text
 from jaxreg import train
 from jaxreg.train.config.choices import chooser, flatten
 from jaxreg.train.config.describe import allowed
-from jaxreg.train.files import sealed
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.sealed_tables import sealed
 
 # Optimizers of Optax: their options are Optax's to check.
 OF_OPTAX = {

@@ -26,11 +26,11 @@ from jaxreg.train.config.values import ENTRIES, parse_entries
 from jaxreg.train.data import batches, sources
 from jaxreg.train.devices import replicas as replicas_module
 from jaxreg.train.devices.replicas import stacked
-from jaxreg.train.files import parse_table
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.sealed_tables import parse_table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

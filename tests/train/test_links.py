@@ -11,9 +11,9 @@ import toy_text
 from jaxreg import train
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
-from jaxreg.train.files import FOLDERS
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.workdir import FOLDERS
 
 SHORT = {"epochs": 1, "method.name": "softmax"}
 PROFILE = {"flatness.analyses": ("profile",), "flatness.profile.directions": 1, "flatness.profile.points": 3}

@@ -13,14 +13,15 @@ from jaxreg.train.config.fields import reads_streams, row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import ArgumentError, RunError, field_error
-from jaxreg.train.files import Json, local_path
 from jaxreg.train.lookup import Options
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import pick_and_restore, restore_state
 from jaxreg.train.run.manifest import pick_step
+from jaxreg.train.sealed_tables import Json
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.terms import TeacherFn
+from jaxreg.train.user_paths import local_path
 from jaxreg.typing import Array, Key
 
 

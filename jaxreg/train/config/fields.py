@@ -32,7 +32,7 @@ Section = Literal[Checks, "ood", "corruptions", "adversarial", "flatness", "nois
 Analysis = Literal["profile", "variance_flatness", "projected_variance", "alignment", "layerwise"]
 Rows = dict[str, Fields]  # {label: {field: value}}
 
-JOBS: tuple[str, ...] = typing.get_args(Job)
+JOB_NAMES: tuple[str, ...] = typing.get_args(Job)
 
 
 class Field(NamedTuple):

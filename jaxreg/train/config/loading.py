@@ -14,8 +14,8 @@ from jaxreg.train.config.describe import WIDTH
 from jaxreg.train.config.fields import Config
 from jaxreg.train.config.values import meant
 from jaxreg.train.errors import RunError, one_line, shortened
-from jaxreg.train.files import local_path, split_variant
 from jaxreg.train.lookup import look_here, parameters
+from jaxreg.train.user_paths import local_path, split_variant
 
 WRAPPER = textwrap.TextWrapper(
   WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxreg import plots
+from jaxreg._atomic_files import write_figures, write_json, write_text
 from jaxreg.calibration import Bins
 from jaxreg.train.assemble.compatibility import check_devices
 from jaxreg.train.assemble.from_config import build
@@ -17,13 +18,13 @@ from jaxreg.train.config.values import Fields, Row, compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table, check_no_links, write_figures, write_json, write_text
 from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
 from jaxreg.train.jobs.together import Planned, train_together
 from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged, chosen_metric, few_runs, shown
 
 # The columns of the table, for classes and for numbers: title, factor, digits.
@@ -45,7 +46,7 @@ def compare(config: Config, workdir: Path) -> Table:
   from one seed. The setting with the lowest `checkpoint.best` on the validation split is trained from all
   seeds. A mistake in the rows or the grid raises a RunError before anything is trained; see also `train`.
   """
-  processes.everywhere(lambda: check_no_links(workdir))
+  processes.everywhere(lambda: workdirs.check_folder(workdir))
   rows = compared_rows(config)
   _check_all(config, rows)
   total, numbers = sum(len(_searched(row)) for row in rows) + len(rows), itertools.count(1)
@@ -98,7 +99,7 @@ def compare(config: Config, workdir: Path) -> Table:
     if "test/ece" in first:
       bins = {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()}
       figures["reliability"] = plots.reliability(bins, title=f"{title}: test split, seed {config.seed}")
-    write_figures(workdir, figures)
+    write_figures(workdir / "figures", figures)
 
   processes.first(write)
   return results

@@ -13,10 +13,10 @@ from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.sources import digits
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table
 from jaxreg.train.jobs.measures import further_measures
 from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
 from jaxreg.train.run.whole_split import make_evaluate
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array

@@ -16,11 +16,11 @@ from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.data.batches import place
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
 from jaxreg.train.errors import ArgumentError, RunError, field_error, one_line
-from jaxreg.train.files import local_path
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.loop import Run
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States, TrainState, Variables
+from jaxreg.train.user_paths import local_path
 from jaxreg.typing import PyTree
 
 

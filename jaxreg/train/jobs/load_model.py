@@ -11,11 +11,11 @@ import numpy as np
 
 from jaxreg.train.assemble.saved import decoding_of, restore_run
 from jaxreg.train.data.images import Decoding
-from jaxreg.train.files import local_path
 from jaxreg.train.jobs.model_inputs import as_stored, in_model_units, is_integer
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
+from jaxreg.train.user_paths import local_path
 from jaxreg.typing import Array, Key, ModelState
 
 

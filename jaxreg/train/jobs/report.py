@@ -14,14 +14,15 @@ from jaxreg.train.config.choices import Config
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.errors import RunError, one_line
-from jaxreg.train.files import Table, check_no_links, local_path
 from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weights
 from jaxreg.train.jobs.flatness.requirements import host_batch
 from jaxreg.train.jobs.model_inputs import is_integer
 from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
 from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
+from jaxreg.train.user_paths import local_path
 from jaxreg.typing import Array, Key, Params
 
 FOLDER = "report"
@@ -82,7 +83,7 @@ def _models(folders: list[Path]) -> dict[str, list[Path]]:
 
 def _cards(config: Config, workdir: Path) -> list[Path]:
   """The folders of the cards of a run, one for each replica."""
-  check_no_links(workdir)
+  workdirs.check_folder(workdir)
   run = restore_states(config, workdir)
   split, val, train = run.dataset.splits()[config.evaluate.split], run.dataset.val, run.dataset.train
   for each in (split, val, train):

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 from jaxreg.train.config.choices import Config
-from jaxreg.train.files import Table
 from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
 from jaxreg.train.jobs.flatness.job import markdown as flatness_lines
 from jaxreg.train.jobs.report import lines as report_card_lines
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import few_runs, shown
 
 

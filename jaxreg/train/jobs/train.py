@@ -16,7 +16,6 @@ from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError, shortened
-from jaxreg.train.files import Table
 from jaxreg.train.jobs.initial_state import initial_states, load_pretrained, restored_states
 from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
@@ -28,6 +27,7 @@ from jaxreg.train.run.log import open_log, say
 from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
+from jaxreg.train.sealed_tables import Table
 from jaxreg.typing import Params
 
 

@@ -14,15 +14,16 @@ from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from jaxreg import models
+from jaxreg._atomic_files import write_json, write_text
 from jaxreg._extras import install
 from jaxreg.train import keys
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.batches import Source, gather
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table, write_json, write_text
 from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
 from jaxreg.train.run.whole_split import batches
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState

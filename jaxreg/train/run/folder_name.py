@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from jaxreg.train.config.fields import Flat, row_of
-from jaxreg.train.files import split_variant
+from jaxreg.train.user_paths import split_variant
 
 # Scopes of fields in which two calls on a work directory may differ: a training, an evaluation.
 TRAINS = frozenset({"call"})

@@ -11,8 +11,9 @@ import warnings
 from pathlib import Path
 from typing import SupportsIndex
 
+from jaxreg._atomic_files import sync_all, write_json
 from jaxreg.train.errors import ArgumentError
-from jaxreg.train.files import Table, digest, parse_table, sealed, sync_all, write_json
+from jaxreg.train.sealed_tables import Table, digest, parse_table, sealed
 from jaxreg.train.step.metrics import chosen_metric
 
 

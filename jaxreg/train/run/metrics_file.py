@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from jaxreg._atomic_files import no_link_or_pipe, write_text
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table, no_link_or_pipe, parse_table, sealed, write_text
+from jaxreg.train.sealed_tables import Table, parse_table, sealed
 
 
 class MetricsFile:

@@ -8,14 +8,15 @@ from matplotlib.figure import Figure
 from scipy.special import expit
 
 from jaxreg import plots
+from jaxreg._atomic_files import write_figures, write_json
 from jaxreg.calibration import Bins
 from jaxreg.plots._names import paper_name
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table, sealed, write_figures, write_json
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.whole_split import outputs_over, predicting_state
+from jaxreg.train.sealed_tables import Table, sealed
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import States
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
@@ -108,7 +109,7 @@ def save_figures(
       figures["diagnostics"] = plots.diagnostics(records, title=title)
     maps = (expit(retain), expit(posterior), labels, outputs["predictions"])
     figures["retain_maps"] = plots.retain_maps(*maps, title=first)
-  write_figures(workdir, figures)
+  write_figures(workdir / "figures", figures)
   return [f"{name}.png" for name in figures]
 
 

@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import importlib.metadata
+import itertools
 import json
 import math
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -15,19 +17,39 @@ import jax
 import numpy as np
 
 import jaxreg
+from jaxreg._atomic_files import make_folder, write_json
 from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.choices import add_options, base_config, flatten, relevant
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, one_line, printable, shortened
-from jaxreg.train.files import Table, check_no_links, make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.folder_name import TRAINS
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.sealed_tables import Table, parse_table, sealed
 
 SHOWN = 8  # differences in a message
-FORMAT = 4  # of a work directory; a change that an older or newer version cannot read gets the next number
+# The folders that jobs make in a work directory.
+FOLDERS = (
+  *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept"),
+  *("report", "rows", "search", "tensorboard"),
+)
+FORMAT = 5  # of a work directory; a change that an older or newer version cannot read gets the next number
+
+
+def check_folder(workdir: Path) -> None:
+  """Checks that a job writes into folders and through no link; the work directory itself may be a link."""
+  if workdir.exists() and not workdir.is_dir():
+    raise RunError(f"--workdir: {workdir} is a file; give a folder")
+  for name in FOLDERS:
+    top = workdir / name
+    inner = (Path(place) / each for place, folders, _ in os.walk(top) for each in folders)
+    for folder in itertools.chain([top], inner):
+      if folder.is_symlink():
+        raise RunError(
+          f"--workdir: {folder} is a link, and nothing is written through it; put a folder there"
+        )
 
 
 def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str | None:
@@ -35,9 +57,7 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
 
   Returns a remark if the run continues with another length or wrapping, or in another environment.
   """
-  if workdir.exists() and not workdir.is_dir():
-    raise RunError(f"--workdir: {workdir} is a file; give a folder")
-  check_no_links(workdir)
+  check_folder(workdir)
   remark, begun = None, (workdir / "config.json").is_file()
   if begun and not _is_untouched(workdir):
     changed = check_same(workdir, fields, data)

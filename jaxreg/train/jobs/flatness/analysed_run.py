@@ -19,7 +19,6 @@ from jaxreg.train.config.choices import Config, base_config, flatten
 from jaxreg.train.data.batches import batch_indices, gather, place
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint, make_networks, with_weights
@@ -36,6 +35,7 @@ from jaxreg.train.run.checkpoint import restore_state
 from jaxreg.train.run.folder_name import EVALUATES, short_hash
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps, pick_step, seal
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, Params

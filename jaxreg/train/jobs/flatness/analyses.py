@@ -14,9 +14,9 @@ from jaxreg.flatness._noise import pooled
 from jaxreg.flatness._power_law import BrokenPowerLaw, PowerLaw
 from jaxreg.flatness._trace import Estimate, signs
 from jaxreg.train import keys
-from jaxreg.train.files import Table
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache, Arrays
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint
+from jaxreg.train.sealed_tables import Table
 from jaxreg.typing import Key, PyTree
 
 BLOCK = 250  # samples, or directions in a dense layer, between two saves

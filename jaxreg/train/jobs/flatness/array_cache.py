@@ -8,9 +8,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from tqdm import tqdm
 
+from jaxreg._atomic_files import replaced
 from jaxreg.train.data.unpack import ERRORS, read_npz
 from jaxreg.train.errors import printable
-from jaxreg.train.files import replaced
 
 Arrays = dict[str, np.ndarray]
 

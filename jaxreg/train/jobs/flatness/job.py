@@ -8,17 +8,20 @@ import jax
 import numpy as np
 
 from jaxreg import plots
+from jaxreg._atomic_files import write_figures, write_json, write_text
 from jaxreg.plots._power_laws import power_law_table
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.values import checked_rows
 from jaxreg.train.errors import RunError, one_line
-from jaxreg.train.files import Table, check_no_links, local_path, write_figures, write_json, write_text
 from jaxreg.train.jobs.flatness.analysed_run import AnalysedRun
 from jaxreg.train.jobs.flatness.analyses import rises
 from jaxreg.train.jobs.flatness.requirements import check_analyses, check_row
 from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
 from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run.log import progress
+from jaxreg.train.run.workdir import check_folder
+from jaxreg.train.sealed_tables import Table
+from jaxreg.train.user_paths import local_path
 
 
 def flatness(config: Config, workdir: Path) -> Table:
@@ -30,7 +33,7 @@ def flatness(config: Config, workdir: Path) -> Table:
   """
   if jax.process_count() > 1:
     raise RunError(f"job: flatness runs in one process, here are {jax.process_count()}")
-  check_no_links(workdir)
+  check_folder(workdir)
   rows = _rows(config)
   found: dict[str, Table] = {}
   for number, (label, row) in enumerate(rows.items(), 1):
@@ -49,7 +52,7 @@ def flatness(config: Config, workdir: Path) -> Table:
   _compare_profiles(found, results)
 
   arrays = {label: row["arrays"] for label, row in found.items()}
-  write_figures(workdir, make_figures(arrays, title=figure_title(config)))
+  write_figures(workdir / "figures", make_figures(arrays, title=figure_title(config)))
   for name, (panels, *_) in power_law_panels(arrays).items():
     write_text(workdir / "figures" / f"{name}.md", power_law_table(panels) + "\n")
   write_json(workdir / "flatness.json", results)
