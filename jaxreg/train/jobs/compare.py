@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxreg import plots
 from jaxreg._atomic_files import write_figures, write_json, write_text
+from jaxreg._metrics import COMPARED, heading, metric
 from jaxreg.calibration import Bins
 from jaxreg.train.assemble.compatibility import check_devices
 from jaxreg.train.assemble.from_config import build
@@ -26,16 +27,6 @@ from jaxreg.train.run.log import progress
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged, chosen_metric, few_runs, shown
-
-# The columns of the table, for classes and for numbers: title, factor, digits.
-COLUMNS = {
-  "test/error": ("test error, %", 100, 2),
-  "test/nll": ("NLL", 1, 3),
-  "test/ece": ("ECE, %", 100, 2),
-  "test/rmse": ("test RMSE", 1, 3),
-  "test/mae": ("MAE", 1, 3),
-  "test/r2": ("R2", 1, 3),
-}
 
 
 def compare(config: Config, workdir: Path) -> Table:
@@ -72,7 +63,7 @@ def compare(config: Config, workdir: Path) -> Table:
   table: Table = {}
   folders: dict[str, Path] = {}
   for row, (setting, search), final, results in zip(rows, chosen, finals, trained(finals), strict=True):
-    metrics = [name for name in COLUMNS if name in results]
+    metrics = [name for name in COMPARED if name in results]
     runs = results.get("replicas") or {name: [results[name]] for name in metrics}
     table[row.label] = {"setting": setting, "search": search, "runs": {name: runs[name] for name in metrics}}
     folders[row.label] = final.folder
@@ -110,16 +101,14 @@ def markdown(results: Table) -> str:
   rows = results["rows"]
   reference = next(iter(rows))
   seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
-  metrics = {name: column for name, column in COLUMNS.items() if name in rows[reference]["mean"]}
-  first, (title, factor, digits) = next(iter(metrics.items()))
-  less = title.removeprefix("test ").replace(",", f" less {reference}'s,")
-  less = less if "less" in less else f"{less} less {reference}'s"
-  lines = [[seeds, *(title for title, *_ in metrics.values()), less, "setting"]]
+  metrics = [name for name in COMPARED if name in rows[reference]["mean"]]
+  percent = {name: ", %" if metric(name).percent else "" for name in metrics}
+  titles = [heading(name) + percent[name] for name in metrics]
+  less = f"{metric(metrics[0]).title} less {reference}'s{percent[metrics[0]]}"
+  lines = [[seeds, *titles, less, "setting"]]
   for label, entry in rows.items():
-    values = [shown(entry["mean"], name, factor=by, digits=to) for name, (_, by, to) in metrics.items()]
-    difference = ""
-    if label != reference:
-      difference = shown(entry["difference"], first, factor=factor, digits=digits, difference=True)
+    values = [_cell(entry["mean"], name) for name in metrics]
+    difference = _cell(entry["difference"], metrics[0], difference=True) if label != reference else ""
     setting = ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items())
     lines.append([label, *values, difference, setting])
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -127,6 +116,11 @@ def markdown(results: Table) -> str:
   table = ["| " + " | ".join(map(str.ljust, line, widths)) + " |\n" for line in lines]
   note = few_runs(results["seeds"])
   return "".join(table) + (f"\n{note}\n" if note else "")
+
+
+def _cell(values: Table, name: str, *, difference: bool = False) -> str:
+  digits = 2 if metric(name).percent else 3
+  return shown(values, name, factor=metric(name).factor, digits=digits, difference=difference)
 
 
 def _searched(row: Row) -> list[Fields]:

@@ -9,8 +9,8 @@ from scipy.special import expit
 
 from jaxreg import plots
 from jaxreg._atomic_files import write_figures, write_json
+from jaxreg._paper_names import paper_name
 from jaxreg.calibration import Bins
-from jaxreg.plots._names import paper_name
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.run.loop import Run
