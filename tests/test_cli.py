@@ -17,10 +17,10 @@ from jax.experimental.compilation_cache import compilation_cache
 import jaxreg
 from jaxreg import command, train
 from jaxreg.train import cli
-from jaxreg.train.config import describe
+from jaxreg.train.config import values
 from jaxreg.train.config.choices import flatten
+from jaxreg.train.config.config_files import load_module
 from jaxreg.train.config.fields import JOB_NAMES, OPTIONS
-from jaxreg.train.config.loading import load_module
 from jaxreg.train.data import sources
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.run import workdir as workdirs
@@ -518,12 +518,12 @@ def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
 
 def test_every_field_has_a_description_and_each_description_a_field():
   fields = flatten(train.base_config())
-  texts = {field: describe.describe(field) for field in fields}
+  texts = {field: values.describe(field) for field in fields}
   assert [field for field, text in texts.items() if not text or text.startswith("As in ")] == []
   globs = " ".join(OPTIONS).split()
   assert [glob for glob in globs if not fnmatch.filter(fields, glob)] == []
   for field, given in fields.items():
-    if names := describe.names_of(describe.kind_of(field, fields)):
+    if names := values.names_of(values.kind_of(field, fields)):
       assert set(given if isinstance(given, list) else [given]) <= set(names), field
 
 

@@ -18,7 +18,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.fields import FIELDS
-from jaxreg.train.config.values import checked_rows, compared_rows
+from jaxreg.train.config.rows import checked_rows, compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs.row_config import row_config
 from jaxreg.train.registry import REGISTRY

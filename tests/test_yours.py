@@ -16,7 +16,7 @@ from jaxreg.train import cli
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import chosen
-from jaxreg.train.config.values import compared_rows
+from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.jobs.row_config import row_config
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.trackers import find_trackers

@@ -10,10 +10,10 @@ from absl import flags
 import jaxreg
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.describe import described
+from jaxreg.train.config.config_files import list_files, load_file
 from jaxreg.train.config.fields import JOB_NAMES, Config
-from jaxreg.train.config.loading import list_files, load_file
-from jaxreg.train.config.values import check_read, fields_read, override, take_fields
+from jaxreg.train.config.flags import check_read, fields_read, override, take_fields
+from jaxreg.train.config.values import help_lines
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import Options
@@ -81,7 +81,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   """
   job, rest = _take_job(argv)
   texts, rest = take_fields(rest)
-  given, path = "" in texts, texts.pop("", str(configs / "dropmax_digits.py"))
+  has_config, path = "" in texts, texts.pop("", str(configs / "dropmax_digits.py"))
   if not path:
     raise RunError("--config: needs a file, as in --config configs/dropmax_digits.py")
   if "--version" in rest:
@@ -115,11 +115,11 @@ def parse(argv: list[str], configs: Path) -> Call:
   if helps:
     fields = flatten(config)
     shown = fields if "--helpfull" in helps else fields_read(config)
-    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{described(fields, shown)}\n")
+    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{help_lines(fields, shown)}\n")
   workdir = local_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
-  if config.job in ("evaluate", "translate", "report") and not given:
+  if config.job in ("evaluate", "translate", "report") and not has_config:
     from jaxreg.train.assemble.saved import restore_config  # its import takes seconds, and help needs none
 
     config = restore_config(config, workdir, overrides)
@@ -151,14 +151,14 @@ def _report_fields(arguments: list[str]) -> list[str]:
   others: list[str] = []
   while arguments:
     argument, *arguments = arguments
-    found = re.fullmatch(r"--against(?:=(.*))?", argument, re.DOTALL)
-    if not found:
+    flag = re.fullmatch(r"--against(?:=(.*))?", argument, re.DOTALL)
+    if not flag:
       others.append(re.sub(r"^--minutes\b", "--config.report.minutes", argument))
       continue
-    given = [found[1]] if found[1] else []
-    while not found[1] and arguments and not arguments[0].startswith("-"):
-      given.append(arguments.pop(0))
-    if not given:
+    folders = [flag[1]] if flag[1] else []
+    while not flag[1] and arguments and not arguments[0].startswith("-"):
+      folders.append(arguments.pop(0))
+    if not folders:
       raise RunError("--against: needs the folder of a run, as in --against runs/dropmax_digits")
-    against += given
+    against += folders
   return others + ([f"--config.report.against={tuple(against)!r}"] if against else [])

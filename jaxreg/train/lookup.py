@@ -23,7 +23,7 @@ def is_yours(name: object) -> bool:
 
 
 def short(name: object) -> str:
-  """The short name for a choice's options and its term: `NAME` for `module:NAME`."""
+  """Returns the name of a choice's options and of its term: `NAME` for `module:NAME`."""
   return str(name).rpartition(":")[2]
 
 
@@ -64,14 +64,14 @@ class Chosen:
   def needs(self, name: str) -> bool:
     return name in self.entry.needs
 
-  def bound(self, **given: object) -> functools.partial[Any]:
-    """The function with its options and with each given argument that it needs."""
-    needed = {name: value for name, value in given.items() if name in self.entry.needs}
+  def bound(self, **arguments: object) -> functools.partial[Any]:
+    """Binds the options, and those of the arguments that the function needs."""
+    needed = {name: value for name, value in arguments.items() if name in self.entry.needs}
     return functools.partial(self.entry.function, **self.options, **needed)
 
 
 def parameters(function: object) -> Mapping[str, inspect.Parameter]:
-  """The parameters of a function by name; none for an object that is not a function."""
+  """Returns the parameters of a function by name; none for an object that is not callable."""
   if isinstance(function, type) and type(function).__call__ is not type.__call__:
     # A class whose metaclass makes the objects, as NNX's does, hides the parameters of its constructor.
     function = functools.partial(function.__init__, None)
@@ -87,14 +87,18 @@ def takes_any(function: object) -> bool:
 
 
 def options(function: object, skip: Collection[str] = (), defaults: Options | None = None) -> Fields:
-  """The parameters of a function that have plain defaults, except `skip`; `defaults` takes precedence."""
-  found = {name: parameter.default for name, parameter in parameters(function).items()} | dict(defaults or {})
-  plain = lambda value: value is None or isinstance(value, bool | int | float | str) or type(value) is tuple
-  return {name: value for name, value in found.items() if name not in skip and plain(value)}
+  """Returns the parameters with plain defaults, except `skip`; `defaults` take precedence."""
+  own = {name: parameter.default for name, parameter in parameters(function).items()}
+  every = {**own, **(defaults or {})}
+  return {name: value for name, value in every.items() if name not in skip and _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+  return value is None or isinstance(value, bool | int | float | str) or type(value) is tuple
 
 
 def look_here() -> None:
-  """Makes modules in the current directory importable, after all others, so that they hide no other one."""
+  """Makes modules of the current directory importable, after all others so that they hide none."""
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())
     importlib.invalidate_caches()
@@ -111,7 +115,7 @@ def check_imported(name: str, field: str) -> None:
 
 
 def imported(name: str, field: str) -> Any:
-  """The object that `field` names as `module:NAME`."""
+  """Imports the object that `field` names as `module:NAME`."""
   module_name, _, attribute = name.partition(":")
   parts = (*module_name.split("."), attribute)
   if not all(part.isidentifier() for part in parts):
@@ -144,7 +148,7 @@ def _module(name: str, field: str) -> ModuleType:
 
 
 def shown(thing: object) -> str:
-  """An object in words, for a message."""
+  """Describes an object for a message."""
   if inspect.isfunction(thing):
     return f"a function of ({', '.join(parameters(thing))})"
   return f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"

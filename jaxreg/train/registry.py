@@ -120,7 +120,7 @@ REGISTRY: dict[str, dict[str, Entry]] = {
 }
 # Groups whose field `names` takes several; in the others, the field is `name`.
 SEVERAL = ("augment", "regularizers", "noise", "optimizer.constraints")
-FIELDS = {group: f"{group}.{'names' if group in SEVERAL else 'name'}" for group in REGISTRY}
+CHOOSERS = {group: f"{group}.{'names' if group in SEVERAL else 'name'}" for group in REGISTRY}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +208,7 @@ def find(group: str, name: object, *, field: str = "", kind: str = "") -> Entry:
 
   `field` names the field in messages, by default the group's own; with `kind`, only that kind fits.
   """
-  field = field or FIELDS[group]
+  field = field or CHOOSERS[group]
   rows = {row: entry for row, entry in REGISTRY[group].items() if kind in ("", entry.kind)}
   kinds = {each: of for each, of in KINDS.items() if of.group == group and kind in ("", each)}
   if not (kinds and isinstance(name, str) and is_yours(name)):

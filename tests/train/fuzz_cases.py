@@ -17,7 +17,7 @@ import toy_text
 
 from jaxreg import train
 from jaxreg.train.config.choices import chooser, flatten
-from jaxreg.train.config.describe import allowed
+from jaxreg.train.config.values import allowed_names
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.sealed_tables import sealed
@@ -255,8 +255,10 @@ def reading(field: str) -> Arguments:
 
 @kind
 def unknown_names(random, folder):
-  field = pick(random, [name for name, value in FIELDS.items() if isinstance(value, str) and allowed(name)])
-  names = allowed(field)
+  field = pick(
+    random, [name for name, value in FIELDS.items() if isinstance(value, str) and allowed_names(name)]
+  )
+  names = allowed_names(field)
   return [*reading(field), flag(field, misspelt(random, pick(random, names), names))]
 
 

@@ -22,7 +22,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.run_parts import make_evaluate, replicas_of
 from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.values import ENTRIES, parse_entries
+from jaxreg.train.config.rows import PARSED, parse_entries
 from jaxreg.train.data import batches, sources
 from jaxreg.train.devices import replicas as replicas_module
 from jaxreg.train.devices.replicas import stacked
@@ -109,7 +109,7 @@ def make_config(fields=None, *, base=TINY):
   """The base configuration with `base` and then `fields`, both by dotted names; rows may be texts."""
   config = train.base_config().lock()
   for field, value in {**base, **(fields or {})}.items():
-    if field in ENTRIES and isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
+    if field in PARSED and isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
       value = parse_entries(field, value, flatten(config))
     config.update_from_flattened_dict({field: value})
   train.check(config)

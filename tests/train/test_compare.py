@@ -10,7 +10,7 @@ from scipy import stats
 
 from jaxreg import train
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.values import compared_rows
+from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
 from jaxreg.train.jobs.row_config import row_config

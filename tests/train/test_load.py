@@ -16,8 +16,8 @@ from sklearn.metrics import roc_auc_score
 from jaxreg import calibration, models, train
 from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.describe import names_of
 from jaxreg.train.config.fields import FIELDS
+from jaxreg.train.config.values import names_of
 from jaxreg.train.data import sources
 from jaxreg.train.jobs import evaluate, laplace, measures, restored_run
 from jaxreg.train.jobs.summary import summary

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.config.values import parse_entries
+from jaxreg.train.config.rows import parse_entries
 from jaxreg.train.data.batches import batch_indices, make_source
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.devices.sharding import gathered_layout, make_layout, make_mesh, parse, stacked_layout

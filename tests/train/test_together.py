@@ -16,7 +16,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.jobs import together
-from jaxreg.train.registry import FIELDS as CHOICES
+from jaxreg.train.registry import CHOOSERS as CHOICES
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run import manifest
 

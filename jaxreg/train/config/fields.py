@@ -12,8 +12,7 @@ from jaxreg import models
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.lookup import Fields, Options, parameters
 
-Flat = Options
-Reads = Callable[[Flat], bool]
+Reads = Callable[[Options], bool]
 
 OPTION = object()  # the default of a field whose function has it in its signature
 
@@ -22,9 +21,9 @@ MOST_STEPS = "1e9"  # only a slip exceeds this and the other upper bounds, and a
 Job = Literal["train", "evaluate", "compare", "flatness", "translate", "report", "check_data"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
-Checkpoints = Literal["latest", "best"]
-Split = Literal["train", "val", "test"]
-Mask = Literal["kernels_only", "no_branches", "everything"]
+CheckpointName = Literal["latest", "best"]
+SplitName = Literal["train", "val", "test"]
+MaskName = Literal["kernels_only", "no_branches", "everything"]
 Fitted = Literal["temperature", "conformal", "aps", "conformal_risk", "thresholds", "laplace"]
 Measure = Literal["mce", "adaptive_ece", "classwise_ece", "ranking", "f1", Fitted]
 Checks = Literal["errors", "residuals", "calibration", "selective", "conformal"]
@@ -58,7 +57,7 @@ def field(*row, **named) -> Any:
   return Field(*row, **named)
 
 
-NOTHING = Field()
+NO_ROW = Field()
 
 
 class Group(ConfigDict, Options):
@@ -67,7 +66,7 @@ class Group(ConfigDict, Options):
   The classes are the type of a configuration for type checkers; a configuration itself is a `ConfigDict`.
   """
 
-  row = NOTHING
+  row = NO_ROW
 
   def __init_subclass__(cls, **row: object):
     cls.row = field(**row)
@@ -89,7 +88,7 @@ class Choice(Group):
     def __getattr__(self, attribute: str) -> Any: ...
 
 
-def always(flat: Flat) -> bool:
+def always(flat: Options) -> bool:
   del flat
   return True
 
@@ -105,15 +104,15 @@ def analysis(name: str) -> Reads:
   return lambda flat: flat["job"] == "flatness" and name in flat["flatness.analyses"]
 
 
-def measured(flat: Flat) -> bool:
+def measured(flat: Options) -> bool:
   return flat["job"] == "report" or (evaluates(flat) and bool(flat["evaluate.measures"]))
 
 
-def by_laplace(flat: Flat) -> bool:
+def by_laplace(flat: Options) -> bool:
   return measured(flat) and "laplace" in flat["evaluate.measures"]
 
 
-def reads_streams(flat: Flat) -> bool:
+def reads_streams(flat: Options) -> bool:
   """Whether the data are images that are decoded batch by batch, as `data.stream` says."""
   name = flat["data.name"]
   return name == "image_folder" or bool(flat.get(f"data.{name}.stream"))
@@ -236,7 +235,7 @@ class Noise(Choice, read_when="noise.names"):
 class Pretrained(Group, read_when="pretrained.workdir"):
   workdir: str = field("", "Fine-tuning: take the backbone of the run in this work directory.")
   file: str = field("", "Fine-tuning: a ResNet in safetensors, of torchvision or timm.", read_when=always)
-  checkpoint: Checkpoints = field("best", "Which checkpoint of that run.")
+  checkpoint: CheckpointName = field("best", "Which checkpoint of that run.")
 
 
 class Teacher(Group, read_when="teacher.workdir"):
@@ -250,7 +249,7 @@ class Constraints(Choice, read_when="optimizer.constraints.names"):
 class WeightDecay(Group, read_when="optimizer.weight_decay.rate"):
   rate: float = field(0.0, "Strength of the weight decay; 0: none.", "[0, inf)")
   decoupled: bool = field(False, "Decay after the optimizer's scaling (as AdamW), not in the gradient.")
-  mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters that decay.")
+  mask: MaskName = field("kernels_only", "Function of jaxreg.paths that selects the parameters that decay.")
 
 
 class Schedule(Choice):
@@ -279,8 +278,8 @@ class Checkpoint(Group):
 
 
 class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="prediction"):
-  checkpoint: Checkpoints = field("latest", "Checkpoint to evaluate.", read_when=evaluates, scope="call")
-  split: Split = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
+  checkpoint: CheckpointName = field("latest", "Checkpoint to evaluate.", read_when=evaluates, scope="call")
+  split: SplitName = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
   mc_samples: int = field(0, "Draws of the noise in a prediction's mean; 0: no noise.", "[0, 1e6]", always)
   combine: Literal["arithmetic", "geometric", "weight_scaling"] = field(
     "arithmetic", "The mean over the draws; weight_scaling: the noise's mean, no draws.", read_when=always
@@ -342,7 +341,7 @@ class Profile(Group, read_when=analysis("profile")):
   granularity: Literal["layer", "filter"] = field("layer", "Parts of a direction with the weights' norm.")
 
 
-class VarianceFlatness(Group, read_when=analysis("variance_flatness")):
+class VarianceOptionsness(Group, read_when=analysis("variance_flatness")):
   factors: tuple[float, ...] = field((2.0,), "Factors of the loss at the ends of an interval.", "(1, inf)")
   directions: int = field(0, "Principal components to measure, evenly spaced; 0: all.", "[0, inf)")
   tol: float = field(1e-09, "Variances below this fraction of the largest do not count.", "[0, inf)")
@@ -366,10 +365,10 @@ class Layerwise(Group, read_when=analysis("layerwise")):
   num_starts: int = field(4, "Random starts for each layer's density and Frobenius norm.", "[2, 1e6]")
 
 
-class Flatness(Group, read_when=by_job("flatness"), scope="call"):
+class Optionsness(Group, read_when=by_job("flatness"), scope="call"):
   rows: Rows = field({}, "Networks to train and analyse, as in `compare.rows`.")
   workdir: str = field("", "A trained run to analyse instead.")
-  checkpoint: Checkpoints = field("latest", "Checkpoint to analyse.")
+  checkpoint: CheckpointName = field("latest", "Checkpoint to analyse.")
   replica: int = field(0, "Replica to analyse.", "[0, inf)")
   analyses: tuple[Analysis, ...] = field(("profile",), "Analyses to run.")
   mask: tuple[str, ...] = field(("*",), "Names of the parameters to analyse.")
@@ -377,7 +376,7 @@ class Flatness(Group, read_when=by_job("flatness"), scope="call"):
   parts: int = field(1, "Parts of the examples, for gradient samples; 1: the whole gradient.", "[1, 1e6]")
   seed: int = field(0, "Seed of the noise, of the isotropic control and of Lanczos' start.", "[0, inf)")
   profile: Profile
-  variance_flatness: VarianceFlatness
+  variance_flatness: VarianceOptionsness
   projected_variance: ProjectedVariance
   alignment: Alignment
   layerwise: Layerwise
@@ -426,7 +425,7 @@ class Config(Group):
   laplace: Laplace
   translate: Translate
   compare: Compare
-  flatness: Flatness
+  flatness: Optionsness
 
 
 # What no signature says of options: for the fields that a glob fits, the first row that has an attribute.
@@ -489,7 +488,7 @@ OPTIONS: dict[str, Field] = {
 def _filled(row: Field, outer: Field) -> Field:
   """The row, with the attributes of `outer` that it lacks."""
   return row._replace(
-    **{name: value for name, value in outer._asdict().items() if getattr(row, name) == getattr(NOTHING, name)}
+    **{name: value for name, value in outer._asdict().items() if getattr(row, name) == getattr(NO_ROW, name)}
   )
 
 
@@ -505,7 +504,7 @@ def _rows(group: type[Group], prefix: str, outer: Field) -> Iterator[tuple[str, 
       yield prefix + name, row
 
 
-FIELDS: dict[str, Field] = dict(_rows(Config, "", NOTHING))
+FIELDS: dict[str, Field] = dict(_rows(Config, "", NO_ROW))
 
 
 @functools.cache
@@ -514,10 +513,10 @@ def row_of(name: str) -> Field:
   if name in FIELDS:
     return FIELDS[name]
   fits = lambda globs: any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
-  return functools.reduce(_filled, (row for globs, row in OPTIONS.items() if fits(globs)), NOTHING)
+  return functools.reduce(_filled, (row for globs, row in OPTIONS.items() if fits(globs)), NO_ROW)
 
 
-def is_read(name: str, flat: Flat) -> bool:
+def is_read(name: str, flat: Options) -> bool:
   """Whether the job of a flat configuration reads a field."""
   read_when = row_of(name).read_when
   if isinstance(read_when, str):

@@ -66,8 +66,8 @@ def make_mesh(model: int = 1, axes: str = "auto") -> jax.sharding.Mesh:
 
 def parse(rule: object) -> Rule:
   """A rule from its name in `RULES`, or from `(glob, dimension, axis)` or `(glob, dimension, axis, axis)`."""
-  found = RULES.get(rule) if isinstance(rule, str) else rule
-  glob, dimension, *axes = found if isinstance(found, list | tuple) and len(found) > 2 else ("", 0)
+  parts = RULES.get(rule) if isinstance(rule, str) else rule
+  glob, dimension, *axes = parts if isinstance(parts, list | tuple) and len(parts) > 2 else ("", 0)
   if (
     not isinstance(glob, str)
     or tuple(axes) not in _AXES
@@ -103,7 +103,7 @@ def make_layout(state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[obje
       if name not in specs:
         specs[name] = rule.spec(name, shapes[name], mesh, min_size)
 
-  def of(path: str, leaf: Array) -> NamedSharding:
+  def sharding(path: str, leaf: Array) -> NamedSharding:
     # "opt_state/0/mu/head/classifier/kernel" ends in the path of a parameter; the longest such end counts.
     segments = path.split("/")
     ends = ("/".join(segments[start:]) for start in range(len(segments)))
@@ -111,7 +111,7 @@ def make_layout(state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[obje
     return NamedSharding(mesh, specs.get(name, P())) if name else whole
 
   leaves, structure = jax.tree.flatten(state)
-  return structure.unflatten([of(*pair) for pair in zip(leaf_names(state), leaves, strict=True)])
+  return structure.unflatten([sharding(*pair) for pair in zip(leaf_names(state), leaves, strict=True)])
 
 
 def stacked_layout(layout: Layout) -> Layout:

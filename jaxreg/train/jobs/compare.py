@@ -15,7 +15,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
-from jaxreg.train.config.values import Fields, Row, compared_rows
+from jaxreg.train.config.rows import Fields, Row, compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError

@@ -3,8 +3,9 @@
 import re
 
 from jaxreg.train.config.choices import Config, base_config, flatten, relevant
-from jaxreg.train.config.fields import Flat, row_of
+from jaxreg.train.config.fields import row_of
 from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.lookup import Options
 from jaxreg.train.run.folder_name import short_hash
 
 
@@ -14,7 +15,7 @@ def check_replicas(config: Config) -> None:
     raise RunError(f"replicas: job={config.job} sets them itself; leave it out, got {config.replicas}")
 
 
-def row_config(config: Config, label: str, fields: Flat, *, seeds: int) -> Config:
+def row_config(config: Config, label: str, fields: Options, *, seeds: int) -> Config:
   """The configuration of one run: `config` with `fields` set, and a replica for each member."""
   for field in ("job", "replicas"):
     if field in fields:

@@ -43,8 +43,8 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     return checkpoint
   if checkpoint == "best":
     values = {step: metrics or {} for step, metrics in steps.items()}
-    found = {step: each.get(chosen_metric(metric, each)) for step, each in values.items()}
-    measured = {step: value for step, value in found.items() if value is not None}
+    chosen = {step: each.get(chosen_metric(metric, each)) for step, each in values.items()}
+    measured = {step: value for step, value in chosen.items() if value is not None}
     if measured:
       return min(measured, key=lambda step: (measured[step], -step))  # the later of equals
     if steps:
@@ -105,12 +105,12 @@ def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float
   try:
     manifest = _read_manifest(manifests / f"{folder.name}.json")
     expected = manifest["files"]
-    found = {str(file.relative_to(folder)): file for file in _files(folder)}
-    if expected.keys() - found.keys():
+    files = {str(file.relative_to(folder)): file for file in _files(folder)}
+    if expected.keys() - files.keys():
       return FILES_MISSING, None
-    if found.keys() - expected.keys():
+    if files.keys() - expected.keys():
       return "it has files that were not saved", None
-    wrong = [name for name, file in found.items() if _sha256(file) != expected[name]]
+    wrong = [name for name, file in files.items() if _sha256(file) != expected[name]]
   except FileNotFoundError as error:
     return (NO_MANIFEST if str(error.filename).endswith(".json") else FILES_MISSING), None
   except (OSError, ValueError) as error:
@@ -121,7 +121,7 @@ def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float
 def _read_manifest(file: Path) -> Table:
   """The manifest in `file`; raises ValueError if the file is damaged or is not a manifest."""
   if file.exists() and not file.is_file():
-    raise ValueError("it is no file")  # a pipe would be waited for
+    raise ValueError("it is not a file")  # a pipe would be waited for
   manifest = parse_table(file.read_bytes(), required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
   metrics = {} if metrics is None else metrics

@@ -96,9 +96,9 @@ def mlflow(place: Place) -> Iterator[Tracker]:
   name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "jaxreg")
   experiment = client.get_experiment_by_name(name)
   number = experiment.experiment_id if experiment else client.create_experiment(name)
-  found = client.search_runs([number], f"tags.workdir = '{here}'", max_results=1) if place.start else []
-  if found:
-    run = found[0].info.run_id
+  earlier = client.search_runs([number], f"tags.workdir = '{here}'", max_results=1) if place.start else []
+  if earlier:
+    run = earlier[0].info.run_id
   else:
     run = client.create_run(number, run_name=place.workdir.name).info.run_id
     params = [Param(field, str(value)[:MOST_CHARACTERS]) for field, value in place.fields.items()]

@@ -18,9 +18,9 @@ import numpy as np
 
 import jaxreg
 from jaxreg._atomic_files import make_folder, write_json
-from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.choices import add_options, base_config, flatten, relevant
 from jaxreg.train.config.fields import row_of
+from jaxreg.train.config.values import check_types
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, one_line, printable, shortened
 from jaxreg.train.run.folder_name import TRAINS

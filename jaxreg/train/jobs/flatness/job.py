@@ -11,7 +11,7 @@ from jaxreg import plots
 from jaxreg._atomic_files import write_figures, write_json, write_text
 from jaxreg.plots._power_laws import power_law_table
 from jaxreg.train.config.choices import Config
-from jaxreg.train.config.values import checked_rows
+from jaxreg.train.config.rows import checked_rows
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.jobs.flatness.analysed_run import AnalysedRun
 from jaxreg.train.jobs.flatness.analyses import rises

@@ -7,7 +7,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config, Flatness
-from jaxreg.train.config.values import Fields, checked_rows
+from jaxreg.train.config.rows import Fields, checked_rows
 from jaxreg.train.data.batches import Source
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError

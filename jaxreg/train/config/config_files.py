@@ -10,9 +10,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxreg.train.config.choices import CHOICES, add_options, base_config, flatten
-from jaxreg.train.config.describe import WIDTH
 from jaxreg.train.config.fields import Config
-from jaxreg.train.config.values import meant
+from jaxreg.train.config.values import WIDTH, hint
 from jaxreg.train.errors import RunError, one_line, shortened
 from jaxreg.train.lookup import look_here, parameters
 from jaxreg.train.user_paths import local_path, split_variant
@@ -61,11 +60,11 @@ def _no_file(name: str, configs: Path) -> RunError:
 
 def _check_fields(path: str, config: Config) -> None:
   """Checks that a config has the fields of `base_config` with the options of its choices, and no others."""
-  given = flatten(config)
-  known = flatten(add_options(base_config(), given))
-  for field in given.keys() - known.keys():
-    raise RunError(f"--config {path}: there is no field {field}{meant(field, known)}")
-  for field in known.keys() - given.keys():
+  fields = flatten(config)
+  known = flatten(add_options(base_config(), fields))
+  for field in fields.keys() - known.keys():
+    raise RunError(f"--config {path}: there is no field {field}{hint(field, known)}")
+  for field in known.keys() - fields.keys():
     raise RunError(f"--config {path}: has no field {field}; begin with base_config() of jaxreg.train")
 
 
