@@ -246,7 +246,7 @@ def test_a_config_may_add_a_row(theirs, monkeypatch, when):
   made = "config = base_config()\n"
   (theirs / "mine.py").write_text(
     "from jaxreg import losses\nfrom jaxreg.train import base_config\n"
-    "from jaxreg.train.lookup import Entry\nfrom jaxreg.train.registry import REGISTRY\n"
+    "from jaxreg.train.entries import Entry\nfrom jaxreg.train.registry import REGISTRY\n"
     "from jaxreg.train.methods.softmax import on_logits\n\n\ndef get_config():\n"
     f"  {row if when == 'before' else made}  {made if when == 'before' else row}"
     "  config.method.name = 'mine'\n  return config\n"

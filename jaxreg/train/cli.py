@@ -15,8 +15,8 @@ from jaxreg.train.config.fields import JOB_NAMES, Config
 from jaxreg.train.config.flags import check_read, fields_read, override, take_fields
 from jaxreg.train.config.values import help_lines
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import Options
 from jaxreg.train.run.folder_name import default_workdir
 from jaxreg.train.user_paths import local_path
 

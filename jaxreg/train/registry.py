@@ -15,14 +15,15 @@ import optax
 from jaxreg import augment, constraints, models, noise, optim, penalties
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.entries import Chosen, Entry, Fields, options, parameters, shown
 from jaxreg.train.errors import RunError, unknown
-from jaxreg.train.lookup import Chosen, Entry, Fields, imported, is_yours, options, parameters, short, shown
 from jaxreg.train.methods import METHODS
 from jaxreg.train.methods.method import Method
 from jaxreg.train.methods.numbers import on_outputs
 from jaxreg.train.methods.softmax import on_logits
 from jaxreg.train.modules import adapt
 from jaxreg.train.step import averages, optimizer, schedule, terms
+from jaxreg.train.user_modules import imported, is_yours, short
 
 MASK = ("mask",)  # penalties, noise and constraints on the parameters that a mask selects
 LABELS = ("labels",)  # terms that count labelled examples alone

@@ -20,8 +20,8 @@ from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
+from jaxreg.train.entries import Options, parameters
 from jaxreg.train.errors import RunError, field_error, first_line
-from jaxreg.train.lookup import Options, parameters, short
 from jaxreg.train.methods.method import Method
 from jaxreg.train.modules.adapt import adapt
 from jaxreg.train.modules.functions import Backbone, functions
@@ -47,6 +47,7 @@ from jaxreg.train.step.state import Extras, SweptState, TrainState
 from jaxreg.train.step.step import make_objective, make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.train.step.terms import TeacherFn, half_squared_distance
+from jaxreg.train.user_modules import short
 from jaxreg.typing import Array, Key, Params, PyTree
 
 

@@ -10,9 +10,9 @@ from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.devices.sharding import make_layout, make_mesh
+from jaxreg.train.run.dispatch import Intervals
 from jaxreg.train.run.health import CollapseGuard
 from jaxreg.train.run.interrupt import Interrupt
-from jaxreg.train.run.intervals import Intervals
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.whole_split import make_evaluate
 from jaxreg.train.step.program import Program

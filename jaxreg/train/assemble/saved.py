@@ -12,8 +12,8 @@ from jaxreg.train.config.choices import Config, add_options, base_config, check_
 from jaxreg.train.config.fields import reads_streams, row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import ArgumentError, RunError, field_error
-from jaxreg.train.lookup import Options
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import pick_and_restore, restore_state
 from jaxreg.train.run.manifest import pick_step

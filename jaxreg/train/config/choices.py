@@ -15,9 +15,10 @@ from ml_collections import ConfigDict, config_dict
 
 from jaxreg.train import registry
 from jaxreg.train.config.fields import FIELDS, Choice, Config
+from jaxreg.train.entries import Chosen, Entry, Fields, Options
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import Chosen, Entry, Fields, Options, check_imported, is_yours, short
 from jaxreg.train.registry import REGISTRY, options_of
+from jaxreg.train.user_modules import check_imported, is_yours, short
 
 CHOICES = {field: group for group, field in registry.CHOOSERS.items()}  # the group of each field that chooses
 # Fields whose tables set other fields, as `{label: {field: value}}`.

@@ -12,8 +12,9 @@ from ml_collections import ConfigDict
 from jaxreg.train.config.choices import CHOICES, add_options, base_config, flatten
 from jaxreg.train.config.fields import Config
 from jaxreg.train.config.values import WIDTH, hint
+from jaxreg.train.entries import parameters
 from jaxreg.train.errors import RunError, one_line, shortened
-from jaxreg.train.lookup import look_here, parameters
+from jaxreg.train.user_modules import look_here
 from jaxreg.train.user_paths import local_path, split_variant
 
 WRAPPER = textwrap.TextWrapper(

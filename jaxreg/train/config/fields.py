@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from jaxreg import models
 from jaxreg.train.data.images import Decoding
-from jaxreg.train.lookup import Fields, Options, parameters
+from jaxreg.train.entries import Fields, Options, parameters
 
 Reads = Callable[[Options], bool]
 

@@ -7,8 +7,8 @@ from jaxreg.train.config.choices import add_options, chooser, flatten, is_choice
 from jaxreg.train.config.fields import Config, is_read
 from jaxreg.train.config.rows import PARSED, checked_rows, compared_rows, parse_entries
 from jaxreg.train.config.values import NO_FIELDS, hint, kind_of, read_tuple, read_value
+from jaxreg.train.entries import Fields, Options
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import Fields, Options
 
 # The jobs of a single run, which reads the choices of its own configuration only. The rows of other jobs may
 # choose differently.

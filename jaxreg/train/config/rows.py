@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from jaxreg.train.config.choices import ROWS, flatten
 from jaxreg.train.config.fields import Config, Rows
 from jaxreg.train.config.values import NO_FIELDS, fits, hint, in_words, kind_of, literal, read_value
+from jaxreg.train.entries import Fields, Options
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import Fields, Options, short
 from jaxreg.train.registry import REGISTRY
+from jaxreg.train.user_modules import short
 
 METHODS = REGISTRY["method"]
 NAME = r"[\w.]+:\w+"  # `module:NAME`

@@ -20,9 +20,10 @@ from typing import Any, Literal
 from jaxreg import adversarial, averaging, losses, penalties
 from jaxreg.train.config.choices import CHOICES, base_config, flatten, named_in, split_option
 from jaxreg.train.config.fields import FIELDS, row_of
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError, shortened, unknown
-from jaxreg.train.lookup import Options, is_yours, short
 from jaxreg.train.registry import REGISTRY, find, takes_modules
+from jaxreg.train.user_modules import is_yours, short
 
 WIDTH = 80  # columns of the help
 NO_FIELDS: Options = types.MappingProxyType({})

@@ -14,10 +14,10 @@ from jaxreg.reports._statistics import conformal_intervals, conformal_sets
 from jaxreg.train import keys
 from jaxreg.train.data.batches import Source
 from jaxreg.train.data.dataset import known
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
 from jaxreg.train.jobs.restored_run import RestoredRun
-from jaxreg.train.lookup import Options
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.typing import Array, Key, PyTree

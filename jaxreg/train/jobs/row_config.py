@@ -4,8 +4,8 @@ import re
 
 from jaxreg.train.config.choices import Config, base_config, flatten, relevant
 from jaxreg.train.config.fields import row_of
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError, one_line
-from jaxreg.train.lookup import Options
 from jaxreg.train.run.folder_name import short_hash
 
 

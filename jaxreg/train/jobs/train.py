@@ -17,7 +17,6 @@ from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError, shortened
 from jaxreg.train.jobs.initial_state import initial_states, load_pretrained, restored_states
-from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.health import Watchdog, check_finite
@@ -28,6 +27,7 @@ from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 from jaxreg.train.sealed_tables import Table
+from jaxreg.train.user_modules import short
 from jaxreg.typing import Params
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from flax import linen as nn
 
 from jaxreg import augment
-from jaxreg.train.lookup import Options, parameters
+from jaxreg.train.entries import Options, parameters
 from jaxreg.train.modules.module import PureModule, Result, Variables
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 

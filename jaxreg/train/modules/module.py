@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from jaxreg._sharding import partitioned
-from jaxreg.train.lookup import parameters, takes_any
+from jaxreg.train.entries import parameters, takes_any
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 Variables = tuple[Params, ModelState]

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from jaxreg.train.config.fields import row_of
-from jaxreg.train.lookup import Options
+from jaxreg.train.entries import Options
 from jaxreg.train.user_paths import split_variant
 
 # Scopes of fields in which two calls on a work directory may differ: a training, an evaluation.

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Self
 
 from jaxreg._extras import install
 from jaxreg.train.devices.processes import is_first
+from jaxreg.train.entries import Options, parameters, shown
 from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.lookup import Options, imported, is_yours, parameters, shown
+from jaxreg.train.user_modules import imported, is_yours
 
 FIELD = "log.trackers"
 FLUSH_SECONDS = 30

@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from jaxreg import optim, paths, symmetry
 from jaxreg._checks import acts
 from jaxreg._errors import ArgumentError
-from jaxreg.train.lookup import Chosen, Options, short
+from jaxreg.train.entries import Chosen, Options
+from jaxreg.train.user_modules import short
 from jaxreg.typing import Array, Params
 
 # Wrappers that step with the gradient at a second point, which is to be clipped and decayed.

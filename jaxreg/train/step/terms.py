@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxreg import adversarial, augment, losses, penalties
 from jaxreg._errors import ArgumentError
 from jaxreg.objective import View
-from jaxreg.train.lookup import Options
+from jaxreg.train.entries import Options
 from jaxreg.typing import Array, Key
 
 Divergence = Callable[[Array, Array], Array]  # `(clean, moved) -> [batch]` of two predictions

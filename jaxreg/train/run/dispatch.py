@@ -1,4 +1,4 @@
-"""When a run evaluates, saves and logs, and how many steps each dispatch makes."""
+"""Which steps each dispatch makes, and at which steps a run evaluates, saves and logs."""
 
 import dataclasses
 import time
