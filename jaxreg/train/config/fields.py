@@ -341,7 +341,7 @@ class Profile(Group, read_when=analysis("profile")):
   granularity: Literal["layer", "filter"] = field("layer", "Parts of a direction with the weights' norm.")
 
 
-class VarianceOptionsness(Group, read_when=analysis("variance_flatness")):
+class VarianceFlatness(Group, read_when=analysis("variance_flatness")):
   factors: tuple[float, ...] = field((2.0,), "Factors of the loss at the ends of an interval.", "(1, inf)")
   directions: int = field(0, "Principal components to measure, evenly spaced; 0: all.", "[0, inf)")
   tol: float = field(1e-09, "Variances below this fraction of the largest do not count.", "[0, inf)")
@@ -365,7 +365,7 @@ class Layerwise(Group, read_when=analysis("layerwise")):
   num_starts: int = field(4, "Random starts for each layer's density and Frobenius norm.", "[2, 1e6]")
 
 
-class Optionsness(Group, read_when=by_job("flatness"), scope="call"):
+class Flatness(Group, read_when=by_job("flatness"), scope="call"):
   rows: Rows = field({}, "Networks to train and analyse, as in `compare.rows`.")
   workdir: str = field("", "A trained run to analyse instead.")
   checkpoint: CheckpointName = field("latest", "Checkpoint to analyse.")
@@ -376,7 +376,7 @@ class Optionsness(Group, read_when=by_job("flatness"), scope="call"):
   parts: int = field(1, "Parts of the examples, for gradient samples; 1: the whole gradient.", "[1, 1e6]")
   seed: int = field(0, "Seed of the noise, of the isotropic control and of Lanczos' start.", "[0, inf)")
   profile: Profile
-  variance_flatness: VarianceOptionsness
+  variance_flatness: VarianceFlatness
   projected_variance: ProjectedVariance
   alignment: Alignment
   layerwise: Layerwise
@@ -425,7 +425,7 @@ class Config(Group):
   laplace: Laplace
   translate: Translate
   compare: Compare
-  flatness: Optionsness
+  flatness: Flatness
 
 
 # What no signature says of options: for the fields that a glob fits, the first row that has an attribute.
