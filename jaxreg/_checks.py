@@ -46,21 +46,21 @@ def check_wide(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None)
 
 
 def check_logits(x: ArrayLike, name: str = "logits", *, shape: tuple[int, ...] | None = None) -> Array:
-  """Like `check_wide`, for logits `[..., classes]`: a softmax of one logit an example would always be 1."""
+  """Like `check_wide`, for logits `[..., classes]`: a softmax of one logit per example would always be 1."""
   x = check_wide(x, name, shape=shape)
   if x.ndim == 0:
     raise ArgumentError(name, "must be [..., classes], got a scalar")
   if x.shape[-1] == 1:
     raise ArgumentError(
       name,
-      f"must have at least 2 classes, got {x.shape}; of one logit z an example make two: "
+      f"must have at least 2 classes, got {x.shape}; make two of one logit z per example: "
       "jnp.concatenate([jnp.zeros_like(z), z], axis=-1)",
     )
   return x
 
 
 def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
-  """Like `check_logits`, for log-probabilities; known values must be the logarithms of a distribution."""
+  """Like `check_logits`, for log-probabilities; known values must sum to 1 as probabilities."""
   given, x = x, check_logits(x, name, shape=shape)
   known = known_values(given)
   if known is not None and known.size:
@@ -80,7 +80,7 @@ def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = 
 def known_values(x: Any) -> np.ndarray | None:
   """Returns the values of `x` if reading them is nearly free, else None.
 
-  Known are NumPy arrays, numbers, and outside of `jit` JAX arrays on the CPU. To compare 128 labels there
+  That is so for NumPy arrays, numbers, and outside of `jit` JAX arrays on the CPU. Comparing 128 labels there
   takes 10 microseconds, less than one eager operation. Reading from an accelerator would wait for it.
   """
   if isinstance(x, np.ndarray | np.generic | int | float):
@@ -267,7 +267,7 @@ def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
 
 
 def one_line(value: Any) -> str:
-  """A value in a message: its repr, or only its type if the repr is long, as for a module."""
+  """Shows a value in a message: by its repr, or by its type if the repr is long, as for a module."""
   text = repr(value)
   return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
@@ -306,8 +306,8 @@ def check_option(
 ) -> None:
   """Checks the range of a hyper-parameter, which may be traced, and its shape: () or that of the result.
 
-  Any other shape would change the result's, often without an error. With `entrywise`, shapes that broadcast
-  to `shape` are allowed, too, such as one number a feature.
+  Any other shape would change the shape of the result, often without an error. With `entrywise`, shapes that
+  broadcast to `shape` are allowed, too, such as one number per feature.
   """
   got = np.shape(value)
   if got not in ((), shape) and not (entrywise and _broadcasts(got, shape)):
@@ -323,7 +323,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def per_class(option: ArrayLike, dtype: Any) -> Array:
-  """A scalar or `[...]`, ready for arithmetic with `[..., classes]`."""
+  """Returns a scalar or `[...]` in a shape that broadcasts to `[..., classes]`."""
   option = jnp.asarray(option, dtype)
   return option[..., None] if option.ndim else option
 

@@ -26,39 +26,38 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
   JOB         train, evaluate, compare, flatness, report or translate:
               the job, in place of the config's; or list, help, or check-data,
-              which reads all data of a run once, and tells what would end it
+              which reads all data of a run once and reports what would end it
   --config    the config file to run; default configs/dropmax_digits.py
-  --workdir   the folder for checkpoints, metrics and figures, where a run also
-              continues; default runs/<config>[-<hash of the overrides>]
+  --workdir   the folder of checkpoints, metrics and figures; a run continues
+              there; default runs/<config>[-<hash of the overrides>]
   --coordinator HOST:PORT --num_processes N --process_id I
-              start one of N processes that train together; each gets its own I,
-              and all must see the --workdir;
-              $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID
-              do the same
+              start process I of N that train together; all must see the
+              --workdir; $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and
+              $JAX_PROCESS_ID do the same
   --distributed
-              ask the environment for these three (TPU pod, SLURM, Open MPI,
-              GKE); usually this is detected without the flag
+              read these three from the environment (TPU pod, SLURM, Open MPI,
+              GKE), which is usually detected without the flag
   --peer_timeout SECONDS
-              a process without a sign of life for this time counts as lost, and
-              the others stop; default 100
+              the time after which a silent process counts as lost and the
+              others stop; default 100
   --start_timeout SECONDS
-              the time within which all processes have to come; default 45
+              the time within which all processes must join; default 45
   --against DIR [DIR ...], --minutes M
-              for `report`, which makes a report card of a run: other runs, and
-              a budget; the fields report.against and report.minutes
+              for `report`, which makes a report card of a run: runs to compare
+              with, and a time budget; the same as --config.report.*
   --config.method.name=MODULE:NAME
-              a method of yours: the object NAME of the Python module MODULE, as
+              your own method: the object NAME of the Python module MODULE, as
               my_package.my_module:POLY; its options are --config.method.NAME.*.
-              Name a model, an optimizer, data, regularizers, noise, constraints
-              and augmentations of yours in the same way
+              Your own model, optimizer, data, regularizers, noise, constraints
+              and augmentations are named in the same way
   --list      show the configs with their variants
   --version   show the version
   --help      show this, and the fields that the job of the chosen config reads
   --helpfull  also show fields of other methods, models, optimizers, jobs, ...
 
-exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by
-SIGTERM, or 130 by Ctrl-C, and saved: the same command continues. docs/faults.md
-lists faults and their effects on a run
+exit status: 0 done; 1 a mistake or a fault, reported in one line; 143 stopped
+by SIGTERM, or 130 by Ctrl-C, and saved: the same command continues.
+docs/faults.md lists faults and their effects on a run
 """
 
 HELP = ("--help", "-h", "--helpfull", "-help")

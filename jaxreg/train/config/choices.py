@@ -26,7 +26,7 @@ ROWS = ("compare.rows", "compare.grid", "flatness.rows", "flatness.alignment.noi
 
 
 def base_config() -> Config:
-  """Every field with its default; a config file changes the fields that differ."""
+  """Makes a configuration of all fields with their defaults; a config file changes some of them."""
   config = cast(Config, _group({}))
   for field, row in FIELDS.items():
     *parents, name = field.split(".")
@@ -40,7 +40,7 @@ def base_config() -> Config:
 
 
 def _group(fields: Options) -> ConfigDict:
-  """A group of the configuration; a field whose default is None is a number that may be left out."""
+  """Returns a group of the configuration; a field whose default is None is a number that may be left out."""
   group = ConfigDict(convert_dict=False)  # a dict is a value: rows, whose labels and fields have dots
   for name, value in fields.items():
     value = _group(value) if isinstance(value, dict) else value
@@ -60,12 +60,12 @@ def flatten(config: ConfigDict | Options, prefix: str = "") -> Fields:
 
 
 def relevant(flat: Options) -> Fields:
-  """A flat configuration without the options that nothing reads, because their choice is not named."""
+  """Removes the options of choices that a flat configuration does not name."""
   return {field: value for field, value in flat.items() if chooser(field, flat) is None}
 
 
 def split_option(field: str) -> tuple[str, str, str] | None:
-  """The group, the choice and the name of an option, as `method`, `focal`, `loss.gamma`; None for others."""
+  """Splits an option into group, choice and name: `method`, `focal`, `loss.gamma`; None for other fields."""
   if field in FIELDS:
     return None
   group = max((group for group in REGISTRY if field.startswith(f"{group}.")), key=len, default="")
@@ -74,7 +74,7 @@ def split_option(field: str) -> tuple[str, str, str] | None:
 
 
 def chooser(field: str, flat: Options) -> str | None:
-  """The field whose choice leaves this option unread; None if the option is read."""
+  """Returns the field that does not name this option's choice; None if the option is read."""
   option = split_option(field)
   if option is None:
     return None
@@ -92,14 +92,14 @@ def is_choice(field: str) -> bool:
 
 
 def chosen(config: Config, group: str, name: str | None = None) -> Chosen:
-  """The entry that a group of the configuration names, or one `name` of several, with its options."""
+  """Returns the entry that a group of the configuration names, or one `name` of several, with its options."""
   part = _part(config, group)
   which: str = part.name if name is None else name
   return registry.choose(group, which, part[short(which)].to_dict())
 
 
 def chosen_all(config: Config, group: str) -> list[Chosen]:
-  """The entries that the field `names` of a group names, in their order."""
+  """Returns the entries that the field `names` of a group names, in their order."""
   return [chosen(config, group, name) for name in _part(config, group).names]
 
 
@@ -157,7 +157,7 @@ def check_imports(flat: Options) -> None:
 
 
 def named_in(flat: Options) -> Iterator[tuple[str, str, str]]:
-  """The field, group and name of every choice in a flat configuration; of rows, only names `module:NAME`."""
+  """Yields the field, group and name of every choice; of choices in rows, only those named `module:NAME`."""
   for field, value in flat.items():
     if field in CHOICES or _is_inner(field):
       names = (name for name in jax.tree.leaves(value) if isinstance(name, str))

@@ -1,4 +1,4 @@
-"""Config files: programs that return a configuration, ours in one folder and those of users."""
+"""Config files: programs that return a configuration, ours or a user's."""
 
 import ast
 import difflib
@@ -23,7 +23,7 @@ WRAPPER = textwrap.TextWrapper(
 
 
 def load_file(path: str, configs: Path) -> tuple[Config, str]:
-  """The configuration that `FILE[:VARIANT]` returns, and the docstring of the file."""
+  """Runs the config file `FILE[:VARIANT]`; returns its configuration and its docstring."""
   name, colon, argument = split_variant(path)
   places = [local_path(name, "--config")]
   if str(Path(name).parent) in (".", configs.name):  # one of ours, from any folder, also by its bare name
@@ -74,7 +74,7 @@ def _files(configs: Path) -> list[Path]:
 
 
 def list_files(configs: Path) -> str:
-  """Each config with the first line of its docstring and its variants, within the width of a terminal."""
+  """Lists each config with the first line of its docstring and its variants."""
   lines = []
   for file in _files(configs):
     try:
@@ -89,7 +89,7 @@ def list_files(configs: Path) -> str:
 
 
 def _variants(file: Path) -> tuple[str, ...]:
-  """The variants that may stand after the colon."""
+  """Returns the variants that a config file allows after the colon."""
   try:
     return tuple(map(str, getattr(load_module(file), "VARIANTS", ())))
   except (Exception, SystemExit):  # A config is a user's program: anything can be wrong with it.

@@ -245,8 +245,8 @@ class Regularizers(Choice, read_when="regularizers.names"):
 class Average(Choice):
   name: str = field(
     "none",
-    "The parameters that predict: none, the last; early_stopping, the best; swa, the mean over the end of the "
-    "run; swag, samples from a Gaussian fitted there; ema, the exponential moving average.",
+    "Parameters that predict: none, the last; early_stopping, the best; swa, the mean over the end of a run; "
+    "swag, samples from a Gaussian fitted there; ema, the exponential moving average.",
   )
 
 

@@ -1,4 +1,4 @@
-"""Several processes that train one model: JAX starts them together; here they agree on values of the host."""
+"""Several processes that train one model: how they start together and exchange values of the host."""
 
 import json
 import os
@@ -104,7 +104,7 @@ def check_platform() -> None:
 
 
 def lost(error: BaseException) -> str | None:
-  """The line for an error that follows from the loss of another process; None for any other error."""
+  """Describes an error that the loss of another process caused; None for any other error."""
   if jax.process_count() == 1 or not LOST.search(str(error)):
     return None
   return f"another process is gone; the same commands continue from the last checkpoint ({first_line(error)})"
@@ -125,7 +125,7 @@ def is_first() -> bool:
 
 
 def exchange(value: T) -> list[T]:
-  """The values that all processes pass, in the order of the processes; values must have JSON's types."""
+  """Returns the values of all processes, in their order; values must have JSON's types."""
   if jax.process_count() == 1:
     return [value]
   text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -136,7 +136,7 @@ def exchange(value: T) -> list[T]:
 
 
 def first(call: Callable[[], T]) -> T:
-  """Calls `call` in the first process; all processes return its result, which must have JSON's types."""
+  """Calls `call` in the first process, and returns its result, of JSON's types, in all processes."""
   return _agreed(call, ask=is_first())[0]
 
 

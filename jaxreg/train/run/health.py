@@ -22,7 +22,7 @@ ALIKE = 0.05  # difference of retain probabilities; a healthy run reaches 0.1 in
 
 
 def largest_parts(states: States) -> dict[str, np.ndarray]:
-  """The largest absolute value in each part of the state, for each replica."""
+  """Returns the largest absolute value in each part of the state, for each replica."""
   parts = ("params", "model_state", "opt_state")
   if isinstance(states, tuple):
     return {name: np.stack([_largest(getattr(state, name)) for state in states]) for name in parts}
@@ -31,7 +31,7 @@ def largest_parts(states: States) -> dict[str, np.ndarray]:
 
 @jax.jit
 def _largest(tree: PyTree) -> Array:
-  """The largest absolute value in a tree; NaN or infinite if the tree holds such a value."""
+  """Returns the largest absolute value in a tree; NaN or infinite if the tree holds such a value."""
   leaves = [jnp.abs(x).max().astype(jnp.float32) for x in jax.tree.leaves(tree) if jnp.size(x)]
   return jnp.max(jnp.stack(leaves)) if leaves else jnp.float32(0)
 

@@ -1,4 +1,4 @@
-"""The log of a run for people: a progress bar on a terminal, lines elsewhere; its records go into files."""
+"""The log of a run for people, a bar on a terminal and lines elsewhere, and its records in files."""
 
 import contextlib
 import sys
@@ -162,7 +162,7 @@ class Silent:
 
 
 def open_log(*workdirs: Path, start: int, program: Program, **options) -> "Log | Silent":
-  """The log of a run in the first process, a silent one in the others; `options` as for a `Log`."""
+  """Opens the log of a run in the first process, and a silent one in the others."""
   if not is_first():
     return Silent()
   length = {"total": program.num_steps, "steps_per_epoch": program.steps_per_epoch}

@@ -18,20 +18,20 @@ from jaxreg.train.step.metrics import chosen_metric
 
 
 def folders(workdir: Path) -> tuple[Path, Path]:
-  """The folder of the checkpoints and the folder of their manifests."""
+  """Returns the folder of the checkpoints and the folder of their manifests."""
   workdir = Path(workdir).absolute()
   return workdir / "checkpoints", workdir / "manifests"
 
 
 def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
-  """The steps with good checkpoints, and their metrics; it only reads, so it may run beside a training."""
+  """Returns the steps with good checkpoints and their metrics; it only reads, so a training may go on."""
   root, manifests = folders(workdir)
   inspected = {int(folder.name): _inspect(folder, manifests) for folder in _step_folders(root)}
   return {step: metrics for step, (fault, metrics) in inspected.items() if fault is None}
 
 
 def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
-  """The step of the `latest` good checkpoint, of the `best` by a validation metric, or a given step."""
+  """Returns the step of the `latest` good checkpoint, of the `best` one by a metric, or a step itself."""
   steps = good_steps(workdir)
   if isinstance(checkpoint, SupportsIndex) and not isinstance(checkpoint, bool):
     checkpoint = int(checkpoint)
@@ -59,7 +59,7 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
 
 
 def seal(workdir: Path, step: int) -> str:
-  """The digest of a good checkpoint with its metrics; another training has another digest."""
+  """Returns the digest of a good checkpoint with its metrics, which identifies the training."""
   return digest(_read_manifest(folders(workdir)[1] / f"{step}.json"))
 
 
@@ -101,7 +101,7 @@ NO_MANIFEST, FILES_MISSING = "it has no manifest", "files of it are missing"
 
 
 def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float] | None]:
-  """The fault of a checkpoint, or None for a good one; and the metrics that were saved with it."""
+  """Returns the fault of a checkpoint, None for a good one, and the metrics saved with it."""
   try:
     manifest = _read_manifest(manifests / f"{folder.name}.json")
     expected = manifest["files"]
@@ -119,7 +119,7 @@ def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float
 
 
 def _read_manifest(file: Path) -> Table:
-  """The manifest in `file`; raises ValueError if the file is damaged or is not a manifest."""
+  """Reads a manifest; raises ValueError if the file is damaged or is not one."""
   if file.exists() and not file.is_file():
     raise ValueError("it is not a file")  # a pipe would be waited for
   manifest = parse_table(file.read_bytes(), required=True)

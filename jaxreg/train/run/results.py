@@ -90,7 +90,7 @@ def save_figures(
   labels: np.ndarray,
   target: Target = CLASSES,
 ) -> list[str]:
-  """Draws those figures whose records or test outputs of the first seed are there; returns the file names."""
+  """Draws the figures for which there are records or test outputs; returns the file names."""
   first = f"{name}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
@@ -114,7 +114,7 @@ def save_figures(
 
 
 def _predicted(target: Numbers, predictions: np.ndarray, labels: np.ndarray, title: str) -> Figure:
-  """The first target's predictions against its values, with their quantiles if the method predicts any."""
+  """Draws the first target's predictions against its values, with predicted quantiles if there are any."""
   levels, quantiles = target.quantiles(predictions)
   point = np.asarray(target.point(predictions))
   first = lambda x: x.reshape(len(labels), -1, *x.shape[labels.ndim :])[:, 0]

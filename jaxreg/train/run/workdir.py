@@ -123,7 +123,7 @@ def describe(workdir: Path, fields: Table, data: DataSpec, *, missing_only: bool
 def check_same(
   workdir: Path, fields: Table, data: DataSpec, free: frozenset[str] = TRAINS
 ) -> dict[str, tuple[object, object]]:
-  """Checks that `workdir` belongs to this data and, but for fields of these scopes, to this configuration.
+  """Checks that `workdir` belongs to this data and to this configuration, except for fields of these scopes.
 
   Returns the fields of the scope `length` that differ, with their old and new values.
   """
@@ -143,7 +143,7 @@ def check_same(
 
 
 def read(workdir: Path, name: str) -> Table:
-  """The content of a JSON file in the work directory."""
+  """Reads a JSON file of the work directory."""
   file = workdir / name
   results = name == "results.json"
   hint = "remove it, and the same command makes it again" if results else "give another"
@@ -165,7 +165,7 @@ def read(workdir: Path, name: str) -> Table:
 
 
 def read_config(workdir: Path) -> Table:
-  """The flat configuration that `workdir` was trained with."""
+  """Reads the flat configuration that `workdir` was trained with."""
   fields = read(workdir, "config.json")
   if (version := fields.pop("format", None)) != FORMAT:
     raise ArgumentError(
@@ -181,7 +181,7 @@ def read_config(workdir: Path) -> Table:
 
 
 def read_data(workdir: Path) -> DataSpec:
-  """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it."""
+  """Reads the description of the data that `workdir` was trained with."""
   data = read(workdir, "data.json")
   for field, right in DATA.items():
     if not right(data.get(field)):
