@@ -178,7 +178,7 @@ def test_rows_and_grid():
   [
     ({"compare.rows": ()}, r"^compare\.rows: give at least one"),
     ({"compare.rows": ("sofmax",)}, r"^compare\.rows: got 'sofmax'; a row is a method"),
-    ({"compare.rows": ("a: seed=1", "a: seed=2")}, r"^compare\.rows: the label 'a' must be given once"),
+    ({"compare.rows": ("a: seed=1", "a: seed=2")}, r"^compare\.rows: the label 'a' appears twice"),
     ({"compare.rows": ("a: seed=1 seed=2",)}, r"^compare\.rows: 'a' sets seed twice$"),
     ({"compare.grid": ("seed=1,1",)}, r"^compare\.grid: seed has a value twice, got \(1, 1\)$"),
     ({"compare.grid": ("seed=1", "seed=2")}, r"^compare\.grid: seed is given twice for all rows$"),

@@ -125,7 +125,7 @@ def test_rules_that_do_not_fit(shard, message):
     ({"mesh.model": 0}, "mesh.model: must be at least 1"),
     ({"mesh.model": 2}, "mesh.model: nothing is split over the model axis; give 1, or name it"),
     ({"mesh.model": 2, "mesh.shard": ("fsdp",)}, "nothing is split over the model axis"),
-    ({**HEAD, "parallel": "pmap"}, "mesh.shard: a state that is split needs parallel=jit"),
+    ({**HEAD, "parallel": "pmap"}, "mesh.shard: must be empty with parallel=pmap"),
   ],
 )
 def test_what_cannot_be_combined(fields, message):
