@@ -15,8 +15,8 @@ from _report import Report, flags, ratios, spread
 from _steps import Steps, alternate, made_up
 
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.loading import load_file
-from jaxreg.train.config.values import Row, compared_rows
+from jaxreg.train.config.config_files import load_file
+from jaxreg.train.config.rows import Row, compared_rows
 from jaxreg.train.jobs.compare import row_config
 from jaxreg.train.step.metrics import shown
 

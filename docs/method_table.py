@@ -23,8 +23,8 @@ import reference  # noqa: E402
 from configs.toolbox_digits import TOOLBOX  # noqa: E402
 from jaxreg import train  # noqa: E402
 from jaxreg.train.config.choices import flatten  # noqa: E402
-from jaxreg.train.config.loading import list_files  # noqa: E402
-from jaxreg.train.registry import FIELDS, REGISTRY, SEVERAL  # noqa: E402
+from jaxreg.train.config.config_files import list_files  # noqa: E402
+from jaxreg.train.registry import CHOOSERS, REGISTRY, SEVERAL  # noqa: E402
 
 FOLDERS = (
   *("losses", "noise", "penalties", "constraints", "augment", "adversarial", "optim", "averaging"),
@@ -80,7 +80,7 @@ def _table_rows() -> list[tuple[str, str, Any]]:
   found: list[tuple[str, str, Any]] = []
   for group, rows in REGISTRY.items():
     for row, entry in rows.items():
-      field = f"{FIELDS[group]}=" + (f"('{row}',)" if group in SEVERAL else row)
+      field = f"{CHOOSERS[group]}=" + (f"('{row}',)" if group in SEVERAL else row)
       found.append((f"regularizers.{row}.weight" if group == "regularizers" else field, row, entry.function))
   return found
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from jaxreg._errors import ArgumentError, ArgumentTypeError
 from jaxreg.typing import Array, Key
 
 P = ParamSpec("P")
@@ -24,9 +25,9 @@ def check_floating(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = N
   """Returns `x` as an array."""
   x = jnp.asarray(x)
   if not jnp.issubdtype(x.dtype, jnp.floating):
-    raise TypeError(f"{name} must be floating, got {x.dtype}")
+    raise ArgumentTypeError(name, f"must be floating, got {x.dtype}")
   if shape is not None and x.shape != shape:
-    raise ValueError(f"{name} must have shape {shape}, got {x.shape}")
+    raise ArgumentError(name, f"must have shape {shape}, got {x.shape}")
   return x
 
 
@@ -34,7 +35,7 @@ def check_batched(x: ArrayLike, name: str) -> Array:
   """Like `check_floating`, for `[batch, ...]`."""
   x = check_floating(x, name)
   if x.ndim == 0:
-    raise ValueError(f"{name} must have a batch axis, got a scalar")
+    raise ArgumentError(name, "must have a batch axis, got a scalar")
   return x
 
 
@@ -45,20 +46,21 @@ def check_wide(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None)
 
 
 def check_logits(x: ArrayLike, name: str = "logits", *, shape: tuple[int, ...] | None = None) -> Array:
-  """Like `check_wide`, for logits `[..., classes]`: a softmax of one logit an example would always be 1."""
+  """Like `check_wide`, for logits `[..., classes]`: a softmax of one logit per example would always be 1."""
   x = check_wide(x, name, shape=shape)
   if x.ndim == 0:
-    raise ValueError(f"{name} must be [..., classes], got a scalar")
+    raise ArgumentError(name, "must be [..., classes], got a scalar")
   if x.shape[-1] == 1:
-    raise ValueError(
-      f"{name} must have at least 2 classes, got {x.shape}; of one logit z an example make two: "
-      "jnp.concatenate([jnp.zeros_like(z), z], axis=-1)"
+    raise ArgumentError(
+      name,
+      f"must have at least 2 classes, got {x.shape}; make two of one logit z per example: "
+      "jnp.concatenate([jnp.zeros_like(z), z], axis=-1)",
     )
   return x
 
 
 def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
-  """Like `check_logits`, for log-probabilities; known values must be the logarithms of a distribution."""
+  """Like `check_logits`, for log-probabilities; known values must sum to 1 as probabilities."""
   given, x = x, check_logits(x, name, shape=shape)
   known = known_values(given)
   if known is not None and known.size:
@@ -67,9 +69,10 @@ def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = 
     # Coarse dtypes round a sum of many. NaN passes: a diverged network must show as NaN.
     wrong = totals[np.abs(totals - 1) > 0.1]
     if wrong.size:
-      raise ValueError(
-        f"{name} must be log-probabilities, whose exponentials have the sum 1, got a sum of {wrong[0]:g}; "
-        "take jax.nn.log_softmax of logits, or jnp.log of probabilities"
+      raise ArgumentError(
+        name,
+        f"must be log-probabilities, whose exponentials have the sum 1, got a sum of {wrong[0]:g}; "
+        "take jax.nn.log_softmax of logits, or jnp.log of probabilities",
       )
   return x
 
@@ -77,7 +80,7 @@ def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = 
 def known_values(x: Any) -> np.ndarray | None:
   """Returns the values of `x` if reading them is nearly free, else None.
 
-  Known are NumPy arrays, numbers, and outside of `jit` JAX arrays on the CPU. To compare 128 labels there
+  That is so for NumPy arrays, numbers, and outside of `jit` JAX arrays on the CPU. Comparing 128 labels there
   takes 10 microseconds, less than one eager operation. Reading from an accelerator would wait for it.
   """
   if isinstance(x, np.ndarray | np.generic | int | float):
@@ -104,21 +107,22 @@ def check_labels(
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     soft = labels.ndim == scores.ndim > 0
     hint = "; soft labels are not supported here: give one class, labels.argmax(axis=-1)" if soft else ""
-    raise TypeError(f"labels must be integers, got {labels.dtype}{hint}")
+    raise ArgumentTypeError("labels", f"must be integers, got {labels.dtype}{hint}")
   if num_classes is None:
     num_classes = scores.shape[-1] if scores.ndim else 0
   if scores.ndim == 0 or labels.shape != scores.shape[:-1]:
     one_hot = labels.shape == (*scores.shape[:-1], num_classes)
     hint = "; convert one-hot labels with labels.argmax(axis=-1)" if one_hot else ""
-    raise ValueError(
-      f"labels must have the shape of {name} without the class axis, "
-      f"got labels {labels.shape} for {name} {scores.shape}{hint}"
+    raise ArgumentError(
+      "labels",
+      f"must have the shape of {name} without the class axis, "
+      f"got labels {labels.shape} for {name} {scores.shape}{hint}",
     )
   known = known_values(given) if bounded else None
   if known is not None and known.size:
     low, high = known.min(), known.max()
     if low < 0 or high >= num_classes:
-      raise ValueError(f"labels must lie in [0, {num_classes}), got {low if low < 0 else high}")
+      raise ArgumentError("labels", f"must lie in [0, {num_classes}), got {low if low < 0 else high}")
   # In 8 bits, arithmetic on labels wraps around: `1 << label`, or the number of classes as a label. For
   # uint64 the promoted type would be a float.
   wide = jnp.promote_types(labels.dtype, jnp.int32) if labels.dtype != jnp.uint64 else jnp.int64
@@ -131,30 +135,32 @@ def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:
   if not jnp.issubdtype(array.dtype, jnp.floating):
     return check_labels(labels, logits)
   if array.ndim == logits.ndim - 1:
-    raise TypeError(
-      f"labels must be integers {array.shape} or probabilities {logits.shape}, "
-      f"got {array.dtype} {array.shape}"
+    raise ArgumentTypeError(
+      "labels",
+      f"must be integers {array.shape} or probabilities {logits.shape}, got {array.dtype} {array.shape}",
     )
   if array.ndim == 0 or array.shape != logits.shape:
     raise ValueError(f"soft labels (probabilities) must have shape {logits.shape}, got {array.shape}")
   known = known_values(labels)
   if known is not None and known.size:
     if known.min() < 0:
-      raise ValueError(f"labels must be probabilities, at least 0, got {known.min()}")
+      raise ArgumentError("labels", f"must be probabilities, at least 0, got {known.min()}")
     # A bfloat16 rounds by 0.2 per cent. NaN passes: a diverged teacher must show as NaN.
     totals = known.astype(np.float64).sum(axis=-1).ravel()
     wrong = totals[np.abs(totals - 1) > 0.01]
     if wrong.size:
-      raise ValueError(f"labels must be probabilities with the sum 1, got a sum of {wrong[0]:g}")
+      raise ArgumentError("labels", f"must be probabilities with the sum 1, got a sum of {wrong[0]:g}")
   return array.astype(jnp.promote_types(array.dtype, logits.dtype))
 
 
 def check_key(key: Key) -> Key:
   """Returns `key` if it is a single typed key."""
   if not _is_key(key):
-    raise TypeError(f"key must be a typed key, such as jax.random.key(0), got {_no_key(key)}")
+    raise ArgumentTypeError("key", f"must be a typed key, such as jax.random.key(0), got {_no_key(key)}")
   if key.ndim:
-    raise ValueError(f"key must be a single key, got keys of shape {key.shape}; use jax.vmap for several")
+    raise ArgumentError(
+      "key", f"must be a single key, got keys of shape {key.shape}; use jax.vmap for several"
+    )
   return key
 
 
@@ -206,10 +212,10 @@ def check_batch(batch: Any, *names: str) -> None:
   """Checks that a batch is a mapping with the given names."""
   wanted = " and ".join(repr(name) for name in names)
   if not isinstance(batch, Mapping):
-    raise TypeError(f"batch must be a mapping with {wanted}, got a {type(batch).__name__}")
+    raise ArgumentTypeError("batch", f"must be a mapping with {wanted}, got a {type(batch).__name__}")
   for name in names:
     if name not in batch:
-      raise ValueError(f"batch must have {name!r}, got {sorted(batch)}")
+      raise ArgumentError("batch", f"must have {name!r}, got {sorted(batch)}")
 
 
 def loss_and_aux(value: Any, has_aux: bool) -> tuple[Array, Any]:
@@ -228,7 +234,7 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn", also: tupl
   """Checks that `loss_fn` can be called as `LossFn` says, and with the keywords `also`."""
   form = f"({', '.join(('params', 'batch', '*', 'key', *also))})"
   if not callable(loss_fn):
-    raise TypeError(f"{name} must be a function {form}, got {one_line(loss_fn)}")
+    raise ArgumentTypeError(name, f"must be a function {form}, got {one_line(loss_fn)}")
   try:
     # A wrapper may take arguments that the wrapped function does not.
     signature = inspect.signature(loss_fn, follow_wrapped=not inspect.isfunction(loss_fn))
@@ -237,15 +243,15 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn", also: tupl
   try:
     signature.bind(None, None, key=None, **dict.fromkeys(also))
   except TypeError as error:
-    raise TypeError(
-      f"{name} must take {form}, even if it ignores key, got the signature {signature}: {error}"
+    raise ArgumentTypeError(
+      name, f"must take {form}, even if it ignores key, got the signature {signature}: {error}"
     ) from None
 
 
 def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
   """Checks that `function` takes `takes` arguments; `form` is for the message, such as `params -> params`."""
   if not callable(function):
-    raise TypeError(f"{name} must be a function {form}, got {one_line(function)}")
+    raise ArgumentTypeError(name, f"must be a function {form}, got {one_line(function)}")
   try:
     signature = inspect.signature(function)
   except ValueError:  # some built-in functions have no signature
@@ -255,13 +261,13 @@ def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
   except TypeError as error:
     plain = getattr(function, "func", function)  # of `functools.partial`
     called = getattr(plain, "__name__", type(plain).__name__)
-    raise TypeError(
-      f"{name} must be a function {form}, got {called}: {error}; functools.partial binds options"
+    raise ArgumentTypeError(
+      name, f"must be a function {form}, got {called}: {error}; functools.partial binds options"
     ) from None
 
 
 def one_line(value: Any) -> str:
-  """A value in a message: its repr, or only its type if the repr is long, as for a module."""
+  """Shows a value in a message: by its repr, or by its type if the repr is long, as for a module."""
   text = repr(value)
   return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
@@ -284,7 +290,7 @@ def check_range(
   if not np.all(above & below):
     interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     got = f"values from {np.min(known):g} to {np.max(known):g}" if np.ndim(known) else value
-    raise ValueError(f"{name} must lie in {interval}, got {got}")
+    raise ArgumentError(name, f"must lie in {interval}, got {got}")
 
 
 def check_option(
@@ -300,14 +306,14 @@ def check_option(
 ) -> None:
   """Checks the range of a hyper-parameter, which may be traced, and its shape: () or that of the result.
 
-  Any other shape would change the result's, often without an error. With `entrywise`, shapes that broadcast
-  to `shape` are allowed, too, such as one number a feature.
+  Any other shape would change the shape of the result, often without an error. With `entrywise`, shapes that
+  broadcast to `shape` are allowed, too, such as one number per feature.
   """
   got = np.shape(value)
   if got not in ((), shape) and not (entrywise and _broadcasts(got, shape)):
     fits = "broadcast to" if entrywise else "have"
     allowed = f"be a scalar or {fits} shape {shape}" if shape else "be a scalar"
-    raise ValueError(f"{name} must {allowed}, got shape {got}")
+    raise ArgumentError(name, f"must {allowed}, got shape {got}")
   check_range(value, name, low=low, high=high, open_low=open_low, open_high=open_high)
 
 
@@ -317,7 +323,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def per_class(option: ArrayLike, dtype: Any) -> Array:
-  """A scalar or `[...]`, ready for arithmetic with `[..., classes]`."""
+  """Returns a scalar or `[...]` in a shape that broadcasts to `[..., classes]`."""
   option = jnp.asarray(option, dtype)
   return option[..., None] if option.ndim else option
 
@@ -325,12 +331,12 @@ def per_class(option: ArrayLike, dtype: Any) -> Array:
 def check_count(value: Any, name: str) -> None:
   """Checks a count, which is part of a shape and so never traced."""
   if isinstance(value, bool) or not hasattr(value, "__index__"):
-    raise TypeError(f"{name} must be an integer, got {value!r}")
+    raise ArgumentTypeError(name, f"must be an integer, got {value!r}")
   if operator.index(value) < 1:
-    raise ValueError(f"{name} must be at least 1, got {value}")
+    raise ArgumentError(name, f"must be at least 1, got {value}")
 
 
 def check_choice(value: Any, name: str, allowed: Collection[str]) -> None:
   """Checks an option that is one of several names."""
   if value not in allowed:
-    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    raise ArgumentError(name, f"must be one of {', '.join(allowed)}, got {value!r}")

@@ -7,6 +7,7 @@ import importlib
 import io
 import logging
 import os
+import pkgutil
 import signal
 import sys
 import traceback
@@ -21,6 +22,16 @@ from jaxreg._host_memory import keep_freed_memory
 from jaxreg._onednn import request_onednn
 from jaxreg.train.errors import RunError, first_line, printable, program
 
+# The function of each job, `(config, workdir) -> results`; it is imported when its job runs.
+JOBS = {
+  "train": "jaxreg.train.jobs.train:train",
+  "evaluate": "jaxreg.train.jobs.evaluate:evaluate",
+  "compare": "jaxreg.train.jobs.compare:compare",
+  "flatness": "jaxreg.train.jobs.flatness.job:flatness",
+  "translate": "jaxreg.train.jobs.translate:translate",
+  "report": "jaxreg.train.jobs.report:report",
+  "check_data": "jaxreg.train.jobs.check_data:check_data",
+}
 PACKAGE = Path(__file__).resolve().parent
 INSTALLED = PACKAGE / "_configs"  # where the wheel has them; see pyproject.toml
 CONFIGS = (INSTALLED if INSTALLED.is_dir() else PACKAGE.parent) / "configs"
@@ -82,8 +93,7 @@ def run(argv: list[str]) -> int:
     processes.check_platform()
     if processes.is_first():  # the imports that follow take seconds
       print(printable(f"starting: {call.config.job}, in {call.workdir}"), file=sys.stderr, flush=True)
-    if call.config.compilation_cache:
-      keep_compiled_programs()
+    keep_compiled_programs()
     results = find_job(call.config.job)(call.config, call.workdir)
     if processes.is_first():
       from jaxreg.train.jobs.summary import summary
@@ -109,8 +119,8 @@ def run(argv: list[str]) -> int:
 
 
 def find_job(name: str) -> Callable[..., dict[str, Any]]:
-  """The function of a job, `(config, workdir) -> results`."""
-  return getattr(importlib.import_module(f"jaxreg.train.jobs.{name}"), name)
+  """Imports the function of a job."""
+  return pkgutil.resolve_name(JOBS[name])
 
 
 def _message(error: Exception) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxreg.train import RunError
-from jaxreg.train.files import parse_table
+from jaxreg.train.sealed_tables import parse_table
 
 
 @contextlib.contextmanager

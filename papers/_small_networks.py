@@ -54,7 +54,7 @@ def mnist(folder: str, *, num_train: int = 0) -> tuple[dict[str, jax.Array], dic
   try:
     data = sources.idx(path=folder, num_train=num_train)
   except ArgumentError as error:
-    raise RunError(f"--data: {error.args[1]}") from error
+    raise RunError(f"--data: {error.problem}") from error
   return _examples(data.train), _examples(data.test)
 
 

@@ -17,10 +17,10 @@ from jax.experimental.compilation_cache import compilation_cache
 import jaxreg
 from jaxreg import command, train
 from jaxreg.train import cli
-from jaxreg.train.config import describe
+from jaxreg.train.config import values
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.fields import JOBS, OPTIONS
-from jaxreg.train.config.loading import load_module
+from jaxreg.train.config.config_files import load_module
+from jaxreg.train.config.fields import JOB_NAMES, OPTIONS
 from jaxreg.train.data import sources
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.run import workdir as workdirs
@@ -166,7 +166,7 @@ REFUSED = [
   ("evaluate.split=tests", "allowed are test, train, val; did you mean 'test'?"),
   ("checkpoint.best=val/eror", "did you mean 'val/error'?"),
   ("parallel=pmpa", "allowed are jit, pmap; did you mean 'pmap'?"),
-  ("replicas_by=vamp", "allowed are auto, loop, vmap; did you mean 'vmap'?"),
+  ("parallel=pmop", "allowed are jit, pmap; did you mean 'pmap'?"),
   ("precision=float16", "allowed are bfloat16, float32"),
   ("model.name=RNN model.RNN.weight_noise_kind=added", "allowed are additive, multiplicative"),
   ("noise.names=('weight_noise','weight_noise')", "must be named once"),
@@ -194,7 +194,7 @@ REFUSED = [
   ("batch_size=0", "must be at least 1 and finite, got 0"),
   ("batch_size=2000", "must be at most the number of training examples, 1078, got 2000"),
   ("checkpoint.keep=1", "must be at least 2 and finite, got 1"),
-  *((f"{field}=-5", f"{field}: must be at least 0") for field in ("data.tfds.num_train", "teacher.replica")),
+  *((f"{field}=-5", f"{field}: must be at least 0") for field in ("data.tfds.num_train", "data.limit")),
   ("steps=3000000000000", "must be at least 0 and at most 1e9, got 3000000000000"),
   ("epochs=900000000", "at most 1e9 steps"),
   *((f"seed={seed}", f"got {seed}") for seed in (-1, 2**32, 2**63, 2**64, 10**30)),
@@ -447,7 +447,7 @@ WRONG_TYPES = {
   "config.augment.names = None": "augment.names: must be a tuple of texts, got None",
   "config.model.name = None": "model.name: must be a text, got None",
   "with config.ignore_type():\n    config.seed = 1.5": "seed: must be an integer, got 1.5",
-  "with config.ignore_type():\n    config.compilation_cache = 3": "cache: must be True or False, got 3",
+  "with config.ignore_type():\n    config.checkpoint.wait = 3": "wait: must be True or False, got 3",
 }
 
 
@@ -517,12 +517,12 @@ def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
 
 def test_every_field_has_a_description_and_each_description_a_field():
   fields = flatten(train.base_config())
-  texts = {field: describe.describe(field) for field in fields}
+  texts = {field: values.describe(field) for field in fields}
   assert [field for field, text in texts.items() if not text or text.startswith("As in ")] == []
   globs = " ".join(OPTIONS).split()
   assert [glob for glob in globs if not fnmatch.filter(fields, glob)] == []
   for field, given in fields.items():
-    if names := describe.names_of(describe.kind_of(field, fields)):
+    if names := values.names_of(values.kind_of(field, fields)):
       assert set(given if isinstance(given, list) else [given]) <= set(names), field
 
 
@@ -541,7 +541,7 @@ def test_list_shows_every_config_with_its_variants(run, capsys):
     listed = [word[1:] for line in part[1:] for word in line.split() if word.startswith(":")]
     assert bool(listed) == bool(inspect.signature(module.get_config).parameters)
     for variant in listed[:: max(1, len(listed) // 3)]:
-      assert module.get_config(variant).job in JOBS
+      assert module.get_config(variant).job in JOB_NAMES
 
 
 @pytest.mark.thorough
@@ -668,7 +668,7 @@ def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   """In this process, with little to compile. An evaluation writes to the user's cache, not to the run."""
   monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
   arguments = ["--config.epochs=1", "--config", SOFTMAX, "--config.model.MLP.widths=(8,)"]
-  arguments += ["--config.data.limit=64", "--config.compilation_cache=False"]
+  arguments += ["--config.data.limit=64"]
   assert run(arguments) == 0
   out = capsys.readouterr().out.splitlines()
   (workdir,) = (tmp_path / "runs").iterdir()
@@ -683,7 +683,6 @@ def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   jax.config.update("jax_compilation_cache_dir", None)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   compilation_cache.reset_cache()
-  arguments[-1] = "--config.compilation_cache=True"
   assert run([*arguments, "--config.job=evaluate", "--config.evaluate.split=val"]) == 0
   assert times() == before
   assert list((cache / "jaxreg" / "compiled").glob(f"jax-{jax.__version__}-*/*-cache"))

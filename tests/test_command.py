@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from packaging.metadata import Metadata
 
+from jaxreg import command
 from jaxreg.train import cli
+from jaxreg.train.config.fields import JOB_NAMES
 from jaxreg.train.errors import RunError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -147,3 +149,9 @@ def test_a_command_of_the_readme_does_all_in_an_empty_environment(extra, tmp_pat
     assert json.loads(results.read_text())["test/error"] < 0.1
   else:
     assert re.search(r"\d+ passed", done.stdout), done.stdout[-4000:]
+
+
+def test_every_job_has_a_function():
+  assert tuple(command.JOBS) == JOB_NAMES
+  for name in JOB_NAMES:
+    assert command.find_job(name).__name__ == name

@@ -17,7 +17,8 @@ from jaxreg.train.assemble import compatibility as checks
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.values import compared_rows
+from jaxreg.train.config.fields import FIELDS
+from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.registry import REGISTRY
 from papers.flatness._analyses import ANALYSES
@@ -26,6 +27,7 @@ from papers.flatness._settings import SETTINGS
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
 FILES = sorted(path.name for path in CONFIGS.glob("*.py") if not path.name.startswith("_"))
+CHANGING = ("data.", "flatness.", "translate.")  # groups whose fields leave in other changes
 MNIST_SIZES = {"1k": (1000, 1000), "5k": (5000, 5000), "55k": (55000, 5000)}
 ARGUMENTS = {
   "dropmax_mnist.py": [f"{size}{rest}" for size in MNIST_SIZES for rest in ("", "-appendix")],
@@ -321,7 +323,7 @@ def test_the_appendix():
 def test_the_search_of_the_appendix(choice):
   """Its weight decay is searched in {0, 1e-5, 1e-4, 1e-3}, for both methods, on the validation split."""
   config = parse(f"compare_dropmax_{choice}")
-  assert (config.job, config.compare.choose) == ("compare", "auto")
+  assert (config.job, config.checkpoint.best) == ("compare", "auto")
   assert config.compare.seeds >= 3
   assert {"softmax", "dropmax"} <= set(config.compare.rows)
   rates = {0.0, 1e-5, 1e-4, 1e-3}
@@ -437,3 +439,15 @@ def test_the_preprocessing_that_the_supplement_cites():
   assert (he.augment.names, he.augment.lighting.std) == (("lighting",), 0.1)
   plain, he = flatten(plain), flatten(he)
   assert {field for field in plain if plain[field] != he[field]} == {"data.stream.sides", "augment.names"}
+
+
+def test_every_field_is_set_by_a_config_or_named_on_a_page():
+  pages = [
+    *CONFIGS.glob("*.py"),
+    *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob("papers/*/README.md"),
+    ROOT / "README.md",
+  ]
+  text = "\n".join(page.read_text() for page in pages).replace("config.", " ")
+  named = {field for field in FIELDS if re.search(rf"(?<![\w.]){re.escape(field)}(?![\w])", text)}
+  assert {field for field in FIELDS.keys() - named if not field.startswith(CHANGING)} == set()

@@ -16,7 +16,7 @@ from jaxreg.train import cli
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import chosen
-from jaxreg.train.config.values import compared_rows
+from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.jobs.compare import row_config
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.trackers import find_trackers
@@ -116,7 +116,7 @@ PARTS = {
   "noise": ("noise.names=theirs:spread", "noise.spread.std=0.2"),
   "augment": ("augment.names=('theirs:dim',)", "augment.dim.factor=0.25"),
 }
-TINY = ["batch_size=32", "steps=2", "compilation_cache=False", "eval_batch_size=96"]
+TINY = ["batch_size=32", "steps=2", "eval_batch_size=96"]
 
 
 def flags(*fields):
@@ -247,7 +247,7 @@ def test_a_config_may_add_a_row(theirs, monkeypatch, when):
   made = "config = base_config()\n"
   (theirs / "mine.py").write_text(
     "from jaxreg import losses\nfrom jaxreg.train import base_config\n"
-    "from jaxreg.train.lookup import Entry\nfrom jaxreg.train.registry import REGISTRY\n"
+    "from jaxreg.train.entries import Entry\nfrom jaxreg.train.registry import REGISTRY\n"
     "from jaxreg.train.methods.softmax import on_logits\n\n\ndef get_config():\n"
     f"  {row if when == 'before' else made}  {made if when == 'before' else row}"
     "  config.method.name = 'mine'\n  return config\n"

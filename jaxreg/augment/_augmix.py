@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
+from jaxreg._errors import ArgumentError
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._mixup import beta
@@ -74,9 +75,10 @@ def augmix(
   check_option(alpha, "alpha", (), low=0, open_low=True)
   check_operations(operations)
   if {*NAMES} & batch.keys() and {*operations} & {*GEOMETRIC}:
-    raise ValueError(
-      f"operations must have none of {', '.join(GEOMETRIC)} for a batch with {', '.join(NAMES)}: the chains "
-      "move an image to several places"
+    raise ArgumentError(
+      "operations",
+      f"must have none of {', '.join(GEOMETRIC)} for a batch with {', '.join(NAMES)}: the chains "
+      "move an image to several places",
     )
 
   for_choice, for_size, for_sign, for_length, for_weights, for_share = jax.random.split(check_key(key), 6)

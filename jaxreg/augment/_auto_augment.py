@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_key, check_range, key_first
+from jaxreg._errors import ArgumentError
 from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._moved import moved
 from jaxreg.augment._operations import ALL, changed, check_operations, check_pixels, composed
@@ -78,11 +79,11 @@ def _checked(policy: str | Sequence[SubPolicy]) -> list[SubPolicy]:
   """The sub-policies."""
   if isinstance(policy, str):
     if policy not in POLICIES:
-      raise ValueError(f"policy must be one of {', '.join(POLICIES)}, or sub-policies, got {policy!r}")
+      raise ArgumentError("policy", f"must be one of {', '.join(POLICIES)}, or sub-policies, got {policy!r}")
     return list(POLICIES[policy])
   rows = [tuple(row) for row in policy]
   if not rows or len({len(row) for row in rows}) > 1:
-    raise ValueError("policy must have sub-policies with the same number of operations")
+    raise ArgumentError("policy", "must have sub-policies with the same number of operations")
   check_operations([name for row in rows for name, _, _ in row], ALL)
   for row in rows:
     for _, probability, magnitude in row:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_option, check_range, key_first
+from jaxreg._errors import ArgumentError
 from jaxreg.augment._images import images, inside_box, with_images
 from jaxreg.augment._moved import masks_of, outside
 from jaxreg.typing import Array, Key
@@ -85,7 +86,7 @@ def random_erasing(
   x = images(batch, channel_axis)
   check_option(rate, "rate", (), low=0, high=1)
   if len(area) != 2:
-    raise ValueError(f"area must be a pair, the least and the largest area, got {area}")
+    raise ArgumentError("area", f"must be a pair, the least and the largest area, got {area}")
   check_range(area[0], "area[0]", low=0, high=1)
   check_range(area[1], "area[1]", low=area[0], high=1)
   check_range(max_aspect, "max_aspect", low=1)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._errors import ArgumentError
 from jaxreg.augment._mixup import beta, mixed, shuffled, soft_labels
 from jaxreg.typing import Array, Key
 
@@ -61,7 +62,7 @@ def manifold_mixup(
     Verma et al., `Manifold Mixup: Better Representations by Interpolating Hidden States`, 2019, section 2.
   """
   if not layers or len(set(layers)) < len(layers):
-    raise ValueError(f"layers must name at least one layer, and each once, got {tuple(layers)}")
+    raise ArgumentError("layers", f"must name at least one layer, and each once, got {tuple(layers)}")
   labels = soft_labels(batch, num_classes)
   check_option(alpha, "alpha", (), low=0, open_low=True)
   number = labels.shape[0]

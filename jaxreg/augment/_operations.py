@@ -7,6 +7,7 @@ from collections.abc import Collection
 import jax.numpy as jnp
 
 from jaxreg._checks import check_range, known_values
+from jaxreg._errors import ArgumentError
 from jaxreg.augment import _photometric
 from jaxreg.augment._moved import warped
 from jaxreg.augment._rotate import rotations
@@ -45,7 +46,7 @@ def check_operations(operations: Collection[str], allowed: tuple[str, ...] = OPE
   """Checks that at least one operation is named, and that all names are known."""
   unknown = [name for name in operations if name not in allowed]
   if unknown or not operations:
-    raise ValueError(f"operations must be among {', '.join(allowed)}, got {unknown or 'none'}")
+    raise ArgumentError("operations", f"must be among {', '.join(allowed)}, got {unknown or 'none'}")
 
 
 def changed(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_key, check_range, key_first
+from jaxreg._errors import ArgumentError
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._moved import moved
@@ -50,7 +51,7 @@ def random_resized_crop(
   x = images(batch, channel_axis)
   for name, pair, high in (("area", area, 1), ("aspect", aspect, math.inf)):
     if len(pair) != 2 or not pair[0] <= pair[1]:
-      raise ValueError(f"{name} must be two numbers in order, got {pair}")
+      raise ArgumentError(name, f"must be two numbers in order, got {pair}")
     check_range(pair[0], name, low=0, high=high, open_low=True)
     check_range(pair[1], name, low=0, high=high)
   number, height, width, _ = x.shape

@@ -12,6 +12,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_function, check_option
+from jaxreg._errors import ArgumentTypeError
 from jaxreg._leaves import map_selected, unit_axes, wide
 from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
@@ -254,8 +255,8 @@ def _at(prox: Prox, count: Array) -> Prox:
 
 def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:
   if callable(weight):
-    raise TypeError(
-      "weight must be a number; a schedule belongs in the operator of proximal, which counts steps"
+    raise ArgumentTypeError(
+      "weight", "must be a number; a schedule belongs in the operator of proximal, which counts steps"
     )
   check_option(weight, "weight", (), low=0)
   return jnp.multiply(step, weight)

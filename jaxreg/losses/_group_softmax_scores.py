@@ -14,6 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
+from jaxreg._errors import ArgumentError, ArgumentTypeError
 from jaxreg._sharding import partitioned, placed_like, sharding_like
 from jaxreg.losses._labels import is_target_of
 from jaxreg.typing import Array, Key
@@ -155,15 +156,17 @@ def group_sizes(num_features: int, num_groups: int | Sequence[int]) -> tuple[int
   if isinstance(num_groups, Sequence):
     sizes = tuple(num_groups)
     if not all(isinstance(size, int | np.integer) for size in sizes):
-      raise TypeError(f"num_groups must be an integer or integers, got {num_groups}")
+      raise ArgumentTypeError("num_groups", f"must be an integer or integers, got {num_groups}")
     if not sizes or min(sizes) < 0 or sum(sizes) != num_features:
-      raise ValueError(
-        f"num_groups must be group sizes that add up to {num_features} features, got {num_groups}"
+      raise ArgumentError(
+        "num_groups", f"must be group sizes that add up to {num_features} features, got {num_groups}"
       )
     return sizes
   check_count(num_groups, "num_groups")
   if num_groups > num_features:
-    raise ValueError(f"num_groups must be at most the number of features, {num_features}, got {num_groups}")
+    raise ArgumentError(
+      "num_groups", f"must be at most the number of features, {num_features}, got {num_groups}"
+    )
   size, larger = divmod(num_features, num_groups)
   return (size,) * (num_groups - larger) + (size + 1,) * larger
 

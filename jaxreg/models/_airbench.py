@@ -9,6 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from jaxreg._checks import check_choice
+from jaxreg._errors import ArgumentError
 from jaxreg.models._hidden_noise import DROPOUTS, disturbed
 from jaxreg.models._layers import Conv, check_images, max_pool
 from jaxreg.typing import Array, Key
@@ -83,7 +84,7 @@ class Airbench(nn.Module):
   def _check(self, x: Array) -> None:
     check_choice(self.dropout, "dropout", DROPOUTS)
     if not self.widths or min(self.widths) < 1:
-      raise ValueError(f"widths must be numbers of at least 1, got {self.widths}")
+      raise ArgumentError("widths", f"must be numbers of at least 1, got {self.widths}")
     check_images(x, "Airbench", least=2 ** len(self.widths) + 1)
     if self.whitened and x.shape[-1] != 3:
       raise ValueError(f"whitened filters need images of three channels, got {x.shape}")

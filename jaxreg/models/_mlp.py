@@ -6,6 +6,7 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg._checks import check_choice
+from jaxreg._errors import ArgumentError
 from jaxreg.models._dense import KINDS, Dense
 from jaxreg.models._hidden_noise import dropped, noisy
 from jaxreg.models._layers import flatten, initializers
@@ -41,12 +42,13 @@ class MLP(nn.Module):
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
     if min(self.widths, default=1) < 1:
-      raise ValueError(f"widths must be at least 1, got {tuple(self.widths)}")
+      raise ArgumentError("widths", f"must be at least 1, got {tuple(self.widths)}")
     rates = self.dropout_rates or [self.dropout_rate] * len(self.widths)
     if len(rates) != len(self.widths) or (self.dropout_rates and self.dropout_rate):
-      raise ValueError(
-        f"dropout_rates must be empty or hold one rate for each of the {len(self.widths)} hidden layers "
-        f"with dropout_rate 0, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
+      raise ArgumentError(
+        "dropout_rates",
+        f"must be empty or hold one rate for each of the {len(self.widths)} hidden layers "
+        f"with dropout_rate 0, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}",
       )
     check_choice(self.dropout, "dropout", ("dropout", "gaussian_dropout", "alpha_dropout"))
     check_choice(self.activation, "activation", ("relu", "selu", "tanh", "sigmoid"))

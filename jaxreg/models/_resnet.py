@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg._checks import check_choice, check_count
+from jaxreg._errors import ArgumentError
 from jaxreg.models._hidden_noise import DROPOUTS, make_drop, noisy
 from jaxreg.models._layers import Conv, check_images
 from jaxreg.models._residual_parts import BRANCH_NOISES, LayerScale, StandardizedConv, branch
@@ -71,7 +72,7 @@ class CifarResNet(_Options):
   def __call__(self, x: Array, *, train: bool) -> Array:
     n, rest = divmod(self.depth - 2, 6)
     if rest or n < 1:
-      raise ValueError(f"depth must be 6n + 2, such as 20, 32 or 56, got {self.depth}")
+      raise ArgumentError("depth", f"must be 6n + 2, such as 20, 32 or 56, got {self.depth}")
     return _apply(self, x, BasicBlock, [n, n, n], train=train, projected=False)
 
 
@@ -106,7 +107,7 @@ class ResNet(_Options):
   def __call__(self, x: Array, *, train: bool) -> Array:
     blocks = _BASIC | _BOTTLENECK
     if self.depth not in blocks:
-      raise ValueError(f"depth must be one of {', '.join(map(str, blocks))}, got {self.depth}")
+      raise ArgumentError("depth", f"must be one of {', '.join(map(str, blocks))}, got {self.depth}")
     check_choice(self.stem, "stem", ("cifar", "imagenet"))
     block = BasicBlock if self.depth in _BASIC else Bottleneck
     return _apply(self, x, block, blocks[self.depth], train=train, stem=self.stem)

@@ -5,6 +5,7 @@ from typing import Any
 from flax import linen as nn
 
 from jaxreg._checks import check_choice, check_count
+from jaxreg._errors import ArgumentError
 from jaxreg.models._hidden_noise import DROPOUTS, ON_MAPS, ON_UNITS, disturbed, noisy
 from jaxreg.models._layers import Conv, check_images, flatten, max_pool
 from jaxreg.typing import Array
@@ -55,7 +56,7 @@ class VGG(nn.Module):
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
     if self.depth not in _STAGES:
-      raise ValueError(f"depth must be one of {', '.join(map(str, _STAGES))}, got {self.depth}")
+      raise ArgumentError("depth", f"must be one of {', '.join(map(str, _STAGES))}, got {self.depth}")
     check_images(x, "VGG", least=32)
     check_count(self.width, "width")
     check_count(self.hidden, "hidden")

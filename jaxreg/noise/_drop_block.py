@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, check_option, key_first
+from jaxreg._errors import ArgumentError
 from jaxreg._sharding import placed_like
 from jaxreg.typing import Array, Key
 
@@ -93,5 +94,5 @@ def _check_block(
     check_count(size, "block_size")
   height, width = shape[-3:-1]
   if len(block) != 2 or block[0] > height or block[1] > width:
-    raise ValueError(f"block_size must fit in a map of {height}x{width}, got {block_size}")
+    raise ArgumentError("block_size", f"must fit in a map of {height}x{width}, got {block_size}")
   return block

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, key_first
+from jaxreg._errors import ArgumentError
 from jaxreg.typing import Array, Key
 
 
@@ -48,7 +49,9 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
     raise TypeError(f"num_prefix must be an integer, got {num_prefix!r}")
   tokens = x.shape[-2]
   if num_prefix < 0 or num_kept + num_prefix > tokens:
-    raise ValueError(f"num_kept must fit beside num_prefix={num_prefix} in {tokens} tokens, got {num_kept}")
+    raise ArgumentError(
+      "num_kept", f"must fit beside num_prefix={num_prefix} in {tokens} tokens, got {num_kept}"
+    )
   if key is None:
     return x
   indices = _indices(key, x.shape[:-1], num_kept, num_prefix)

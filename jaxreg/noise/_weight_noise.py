@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._errors import ArgumentError
 from jaxreg.noise._gaussian_noise import Kind, check_kind, gaussian_noise
 from jaxreg.paths import chosen, kernels_only, leaf_names
 from jaxreg.typing import Array, Key, Mask, Params
@@ -58,7 +59,7 @@ def weight_noise(
   check_option(std, "std", (), low=0)
   check_kind(kind)
   if relative and kind == "multiplicative":
-    raise ValueError("relative must be False for multiplicative noise, which is relative by itself")
+    raise ArgumentError("relative", "must be False for multiplicative noise, which is relative by itself")
 
   def perturb(key: Key, leaf: Array) -> Array:
     size = jax.lax.stop_gradient(_root_mean_square(leaf)) if relative else 1

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg._checks import check_choice, one_line
+from jaxreg._errors import ArgumentError, ArgumentTypeError
 from jaxreg._leaves import unit_axes, wide
 from jaxreg.optim._averages import Average, average_init, average_step, check_decay
 from jaxreg.typing import Array
@@ -92,7 +93,7 @@ def unit_steps(
   check_decay(numerator_decay, "numerator_decay", debias)
   check_decay(denominator_decay, "denominator_decay", debias)
   if denominator_decay is not None and norm not in ("l2", "rms"):
-    raise ValueError(f"denominator_decay must be None with norm={norm!r}: only l2 and rms use it")
+    raise ArgumentError("denominator_decay", f"must be None with norm={norm!r}: only l2 and rms use it")
 
   def init(params: Any) -> TrustRegionState:
     numerator = () if numerator_decay is None else average_init(params)
@@ -202,4 +203,6 @@ def _times(tree: Any, factors: Any) -> Any:
 def check_transform(inner: Any) -> None:
   """Checks that the optimizer inside another transform is a transform, not a learning rate."""
   if not (callable(getattr(inner, "init", None)) and callable(getattr(inner, "update", None))):
-    raise TypeError(f"inner must be an Optax transform, such as optax.sgd(0.1), got {one_line(inner)}")
+    raise ArgumentTypeError(
+      "inner", f"must be an Optax transform, such as optax.sgd(0.1), got {one_line(inner)}"
+    )

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import paths
+from jaxreg._errors import ArgumentError
 from jaxreg._leaves import floating, selected, total, wide
 from jaxreg.paths import kernels_only
 from jaxreg.typing import Array, Mask, Params
@@ -41,14 +42,14 @@ def tying(params: Params, *, pairs: Iterable[tuple[str, str]]) -> Array:
   """
   pairs = list(pairs)
   if not pairs:
-    raise ValueError("pairs must hold at least one pair of names, got none")
+    raise ArgumentError("pairs", "must hold at least one pair of names, got none")
   leaves = dict(zip(paths.leaf_names(params), jax.tree.leaves(params)))
   terms = []
   for first, second in pairs:
     a, b = _below(leaves, first), _below(leaves, second)
     if a.keys() != b.keys() or any(a[rest].shape != b[rest].shape for rest in a):
-      raise ValueError(
-        f"pairs: {first!r} and {second!r} must have equal shapes, got {_shapes(a)} and {_shapes(b)}"
+      raise ArgumentError(
+        "pairs", f"{first!r} and {second!r} must have equal shapes, got {_shapes(a)} and {_shapes(b)}"
       )
     terms += [jnp.square(a[rest] - b[rest]).sum() for rest in a]
   return total(terms)
@@ -90,7 +91,7 @@ def _below(leaves: dict[str, Array], name: str) -> dict[str, Array]:
   inside = [leaf for leaf in leaves if leaf == name or leaf.startswith(f"{name}/")]
   found = {leaf[len(name) :]: wide(floating(leaves[leaf], leaf)) for leaf in inside}
   if not found:
-    raise ValueError(f"pairs: there is no parameter {name!r}; there are {', '.join(leaves)}")
+    raise ArgumentError("pairs", f"there is no parameter {name!r}; there are {', '.join(leaves)}")
   return found
 
 

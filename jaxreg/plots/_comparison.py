@@ -7,23 +7,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from jaxreg._metrics import COMPARED, heading, metric
+from jaxreg._paper_names import paper_name
 from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
 from jaxreg.plots._interval import cut, interval
-from jaxreg.plots._names import paper_name
 
 COLORS = ("tab:gray", "tab:blue")  # of the reference, and of the other rows
 FAR = 5.0  # a row is far above if it ends this many widths of the others from their start
 FAR_ALONE = 2.5  # the same, for the last eighth of many rows
 MANY = 24  # from this many rows on, each gets less room, so that all fit on a screen
-
-PANELS = {
-  "test/error": ("test error (%)", 100, 100),
-  "test/nll": ("NLL (nats)", 1, np.inf),
-  "test/ece": ("ECE (%)", 100, 100),
-  "test/rmse": ("test RMSE", 1, np.inf),
-  "test/mae": ("MAE", 1, np.inf),
-  "test/r2": ("R2", 1, 1),
-}
 
 
 def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str = "") -> Figure:
@@ -43,9 +35,11 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
   size = {"fontsize": 7.5 if many else "small"}
   figure = new_figure(WIDTH, 1.8 + (0.14 if many else 0.3) * len(rows), title)
   first = next(iter(rows.values()))
-  panels = {name: panel for name, panel in PANELS.items() if name in first}
+  panels = [name for name in COMPARED if name in first]
   axes = figure.subplots(1, len(panels), sharey=True)
-  for axis, (name, (label, factor, most)) in zip(axes, panels.items(), strict=True):
+  for axis, name in zip(axes, panels, strict=True):
+    unit, factor = metric(name).unit, metric(name).factor
+    most = factor * metric(name).high
     drawn = [factor * np.asarray(runs[name], float) for runs in rows.values()]
     ends = []
     for place, values in enumerate(drawn):
@@ -70,7 +64,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
         middle = {"ha": "right", "va": "center" if many else "bottom", **size}
         axis.text(1, place, f"{values.mean():.3g} ", transform=side, **middle)
         axis.plot(1, place, ">", color=COLORS[1], transform=side, clip_on=False)
-    tidy(axis, label, grid="x")
+    tidy(axis, f"{heading(name)} ({unit})" if unit else heading(name), grid="x")
   axes[0].set_yticks(range(len(rows)), [paper_name(label) for label in rows], **size)
   axes[0].invert_yaxis()
   axes[0].margins(y=0.6 / max(len(rows), 2))

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from jaxreg._paper_names import paper_name
 from jaxreg.plots._axes import (
   WIDTH,
   averages,
@@ -19,7 +20,6 @@ from jaxreg.plots._axes import (
   note_averages,
 )
 from jaxreg.plots._lines import Records, line, masked, of_numbers, read, stars
-from jaxreg.plots._names import paper_name
 
 # sigmoid(a) for a = 1 + exp(-a): KL and entropy balance there if the posterior drops all other classes.
 EQUILIBRIUM = 0.782188

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from jaxreg._metric_bounds import metric_bounds
+from jaxreg._metrics import metric
 from jaxreg.plots._interval import cut
 
 Records = Sequence[Mapping[str, Any]]
@@ -115,7 +115,7 @@ def stars(axis: Axes, records: Records, name: str, *, scale: float = 1.0, unit: 
     _, half = read(records, f"{name}_ci95")
     interval = ""
     if len(half):
-      below, above = scale * cut(values[-1], half[-1], metric_bounds(name))
+      below, above = scale * cut(values[-1], half[-1], (metric(name).low, metric(name).high))
       low, high = scale * values[-1] - below, scale * values[-1] + above
       interval = f" ± {scale * half[-1]:.2g}" if below == above else f" [{low:.3g}, {high:.3g}]"
     star: Any = {"linestyle": "", "marker": "*", "markersize": 12, "color": "black", "zorder": 5}
@@ -132,8 +132,7 @@ def _confidence(
   if not len(values):
     return
   _, half = read(both, f"{name}_ci95")
-  least, most = metric_bounds(name)
-  ends = np.clip([values - half, values + half], least, most)
+  ends = np.clip([values - half, values + half], metric(name).low, metric(name).high)
   ends = np.sort([convert(end) for end in ends], axis=0)
   # The axis may be logarithmic, where an interval that reaches below zero has no end: cut it a decade below
   # the line.

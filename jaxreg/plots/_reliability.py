@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
+from jaxreg._paper_names import paper_name
 from jaxreg.calibration import Bins
 from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
 from jaxreg.plots._marks import GREY, bar
-from jaxreg.plots._names import paper_name
 
 QUANTILE = 1.959964  # the normal distribution's quantile for 95 % intervals
 FEW = 20  # a bin with fewer examples says little: no line goes through it

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from jaxreg._atomic_files import write_json
 from jaxreg.reports._numbers import Number, resamples
 from jaxreg.reports._page import TITLES, write_page
 from jaxreg.reports._statistics import over_resamples
-from jaxreg.reports._store import TABLE, Table, below, load, write_json
+from jaxreg.reports._store import TABLE, Table, below, load, plain
 
 LEVEL = 0.05  # the probability that any of the differences is called real by chance
 
@@ -89,7 +90,7 @@ def compare(
     "labels": {label: [*map(str, each)] for label, each in listed.items()},
     "differences": found,
   }
-  write_json(Path(out) / TABLE, results)
+  write_json(Path(out) / TABLE, plain(results))
   write_page(Path(out), loaded, title, {}, differences=rows, tested=len(order))
   return results
 

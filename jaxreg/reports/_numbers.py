@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,12 +57,12 @@ def resamples(seed: int, size: int, number: int = RESAMPLES) -> np.ndarray:
   return np.stack([*counts]).astype(np.float32)
 
 
-def basic(value: float, drawn: np.ndarray, least: float | None = None) -> tuple[float, float]:
+def basic(value: float, drawn: np.ndarray, least: float = -math.inf) -> tuple[float, float]:
   """The basic bootstrap interval of 95 %: a bias of resampling, as of the ECE, is taken off twice."""
   if not np.isfinite(drawn).all():
     return float("nan"), float("nan")
   low, high = 2 * value - np.quantile(drawn, [0.975, 0.025])
-  return (float(low), float(high)) if least is None else (max(float(low), least), max(float(high), least))
+  return max(float(low), least), max(float(high), least)
 
 
 def ranked(title: str, usual: Any, other: Any) -> Number:

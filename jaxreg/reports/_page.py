@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxreg._atomic_files import write_bytes
 from jaxreg._extras import needs
 from jaxreg.reports._figures import DRAWN
-from jaxreg.reports._store import PAGE, Table, below, number_of, write
+from jaxreg.reports._store import PAGE, Table, below, number_of
 
 TITLES = {
   "errors": "Errors",
@@ -49,7 +50,7 @@ def write_page(folder: Path, cards: Cards, title: str, drawn: dict[str, Table], 
   template = environment.from_string((Path(__file__).parent / "page.html").read_text())
   seeds = {label: len(each) for label, each in cards.items()}
   page = template.render(title=title, about=first["about"], seeds=seeds, sections=sections, **first_table)
-  write(folder / PAGE, page.encode())
+  write_bytes(folder / PAGE, page.encode())
 
 
 def _section(folder: Path, name: str, cards: Cards) -> Table:
@@ -72,7 +73,7 @@ def _section(folder: Path, name: str, cards: Cards) -> Table:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=DPI)
     file = "".join(letter if letter.isalnum() else "_" for letter in f"{name} {each}")
-    write(folder / "figures" / f"{file}.png", stream.getvalue())
+    write_bytes(folder / "figures" / f"{file}.png", stream.getvalue())
     source = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
     text = f"{TITLES[name]}: {each}"
     shown["figures"].append({"source": source, "text": text, "photo": "mistakes" in each})

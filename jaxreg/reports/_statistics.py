@@ -11,22 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration
+from jaxreg._metrics import metric
 from jaxreg.reports._numbers import Number, basic
 from jaxreg.typing import Array
 
 AT_ONCE = 20  # resamples that the compiled statistics take at once
-
-# Of each statistic its title, whether people read it in per cent, and its least value.
-KNOWN: dict[str, tuple[str, bool, float | None]] = {
-  "nll": ("NLL", False, 0.0),
-  "brier": ("Brier score", False, 0.0),
-  "ece": ("ECE", True, 0.0),
-  "adaptive_ece": ("adaptive ECE", True, 0.0),
-  "aurc": ("AURC", False, 0.0),
-  "rmse": ("RMSE", False, 0.0),
-  "mae": ("MAE", False, 0.0),
-  "r2": ("R2", False, None),
-}
 
 
 def _of_classes(log_probs: Array, labels: Array, weights: Array) -> dict[str, Array]:
@@ -70,8 +59,8 @@ def bootstrapped(*given: Any) -> dict[str, Number]:
   """The statistics of all examples, with bootstrap intervals; the arguments are those of `over_resamples`."""
   found: dict[str, Number] = {}
   for name, (value, *drawn) in over_resamples(*given).items():
-    title, percent, least = KNOWN[name]
-    found[name] = Number(title, float(value), *basic(float(value), np.array(drawn), least), percent)
+    ends = basic(float(value), np.array(drawn), metric(name).low)
+    found[name] = Number(metric(name).title, float(value), *ends, metric(name).percent)
   return found
 
 

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreg._atomic_files import write_bytes, write_json
 from jaxreg.reports._model import Section
 from jaxreg.reports._numbers import Number
 
@@ -23,24 +23,12 @@ DIGITS = 16  # of a fingerprint
 TABLE, ARRAYS, PAGE = "report.json", "report.npz", "report.html"
 
 
-def write(file: Path, content: bytes) -> None:
-  """Writes a file that takes the place of another once it is whole."""
-  file.parent.mkdir(parents=True, exist_ok=True)
-  partial = file.with_name(file.name + ".partial")
-  partial.write_bytes(content)
-  os.replace(partial, file)
-
-
-def write_json(file: Path, table: Any) -> None:
-  write(file, (json.dumps(_plain(table), indent=2, allow_nan=False) + "\n").encode())
-
-
-def _plain(value: Any) -> Any:
-  """A value as JSON has it; numbers that are not finite become text."""
+def plain(value: Any) -> Any:
+  """Returns a value for JSON, where numbers that are not finite become texts."""
   if isinstance(value, Mapping):
-    return {name: _plain(each) for name, each in value.items()}
+    return {name: plain(each) for name, each in value.items()}
   if isinstance(value, list | tuple):
-    return [_plain(each) for each in value]
+    return [plain(each) for each in value]
   return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -82,14 +70,14 @@ class Store:
     self.arrays |= {f"each/{name}/{key}": np.asarray(x) for key, x in found.each.items()}
     stream, arrays = io.BytesIO(), self.arrays
     np.savez_compressed(stream, allow_pickle=False, **arrays)
-    write(self.folder / ARRAYS, stream.getvalue())
+    write_bytes(self.folder / ARRAYS, stream.getvalue())
     numbers = {key: number._asdict() for key, number in found.numbers.items()}
     words = {key: getattr(found, key) for key in ("sentence", "cost", "function")}
     self.set(name, {"status": "done", "numbers": numbers, **words, "seconds": round(seconds, 2)})
 
   def set(self, name: str, entry: Table) -> None:
     self.table["sections"][name] = entry
-    write_json(self.folder / TABLE, self.table)
+    write_json(self.folder / TABLE, plain(self.table))
 
 
 def load(folder: Path) -> tuple[Table, dict[str, np.ndarray]]:

@@ -10,15 +10,15 @@ from absl import flags
 import jaxreg
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.describe import described
-from jaxreg.train.config.fields import JOBS, Config
-from jaxreg.train.config.loading import list_files, load_file
-from jaxreg.train.config.values import check_read, fields_read, override, take_fields
+from jaxreg.train.config.config_files import list_files, load_file
+from jaxreg.train.config.fields import JOB_NAMES, Config
+from jaxreg.train.config.flags import check_read, fields_read, override, take_fields
+from jaxreg.train.config.values import help_lines
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import local_path
-from jaxreg.train.lookup import Options
 from jaxreg.train.run.folder_name import default_workdir
+from jaxreg.train.user_paths import local_path
 
 USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR]
                      [--config.FIELD=VALUE ...]
@@ -26,39 +26,38 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
   JOB         train, evaluate, compare or report: the job, in place of the
               config's; or list, help, or check-data,
-              which reads all data of a run once, and tells what would end it
+              which reads all data of a run once and reports what would end it
   --config    the config file to run; default configs/dropmax_digits.py
-  --workdir   the folder for checkpoints, metrics and figures, where a run also
-              continues; default runs/<config>[-<hash of the overrides>]
+  --workdir   the folder of checkpoints, metrics and figures; a run continues
+              there; default runs/<config>[-<hash of the overrides>]
   --coordinator HOST:PORT --num_processes N --process_id I
-              start one of N processes that train together; each gets its own I,
-              and all must see the --workdir;
-              $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID
-              do the same
+              start process I of N that train together; all must see the
+              --workdir; $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and
+              $JAX_PROCESS_ID do the same
   --distributed
-              ask the environment for these three (TPU pod, SLURM, Open MPI,
-              GKE); usually this is detected without the flag
+              read these three from the environment (TPU pod, SLURM, Open MPI,
+              GKE), which is usually detected without the flag
   --peer_timeout SECONDS
-              a process without a sign of life for this time counts as lost, and
-              the others stop; default 100
+              the time after which a silent process counts as lost and the
+              others stop; default 100
   --start_timeout SECONDS
-              the time within which all processes have to come; default 45
+              the time within which all processes must join; default 45
   --against DIR [DIR ...], --minutes M
-              for `report`, which makes a report card of a run: other runs, and
-              a budget; the fields report.against and report.minutes
+              for `report`, which makes a report card of a run: runs to compare
+              with, and a time budget; the same as --config.report.*
   --config.method.name=MODULE:NAME
-              a method of yours: the object NAME of the Python module MODULE, as
+              your own method: the object NAME of the Python module MODULE, as
               my_package.my_module:POLY; its options are --config.method.NAME.*.
-              Name a model, an optimizer, data, regularizers, noise, constraints
-              and augmentations of yours in the same way
+              Your own model, optimizer, data, regularizers, noise, constraints
+              and augmentations are named in the same way
   --list      show the configs with their variants
   --version   show the version
   --help      show this, and the fields that the job of the chosen config reads
   --helpfull  also show fields of other methods, models, optimizers, jobs, ...
 
-exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by
-SIGTERM, or 130 by Ctrl-C, and saved: the same command continues. docs/faults.md
-lists faults and their effects on a run
+exit status: 0 done; 1 a mistake or a fault, reported in one line; 143 stopped
+by SIGTERM, or 130 by Ctrl-C, and saved: the same command continues.
+docs/faults.md lists faults and their effects on a run
 """
 
 HELP = ("--help", "-h", "--helpfull", "-help")
@@ -81,7 +80,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   """
   job, rest = _take_job(argv)
   texts, rest = take_fields(rest)
-  given, path = "" in texts, texts.pop("", str(configs / "dropmax_digits.py"))
+  has_config, path = "" in texts, texts.pop("", str(configs / "dropmax_digits.py"))
   if not path:
     raise RunError("--config: needs a file, as in --config configs/dropmax_digits.py")
   if "--version" in rest:
@@ -108,18 +107,18 @@ def parse(argv: list[str], configs: Path) -> Call:
     hint = f"; did you mean --config.{name}?" if name in flatten(config) else ""
     raise RunError(" ".join(str(error).split()) + hint) from error
   if left:
-    near = difflib.get_close_matches(left[0], ["check-data", *JOBS, "list", "help"], 1)
+    near = difflib.get_close_matches(left[0], ["check-data", *JOB_NAMES, "list", "help"], 1)
     hint = f"; did you mean {near[0]}, as the first word?" if near else "; flags begin with --"
     hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else hint
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
   if helps:
     fields = flatten(config)
     shown = fields if "--helpfull" in helps else fields_read(config)
-    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{described(fields, shown)}\n")
+    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{help_lines(fields, shown)}\n")
   workdir = local_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
-  if config.job in ("evaluate", "report") and not given:
+  if config.job in ("evaluate", "report") and not has_config:
     from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 
     config = restore_config(config, workdir, overrides)
@@ -136,7 +135,7 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
   first = "check_data" if first == "check-data" else first
   if first in ("list", "help"):
     return None, [f"--{first}", *rest]
-  if first not in JOBS:
+  if first not in JOB_NAMES:
     return None, argv
   if first == "report":
     rest = _report_fields(rest)
@@ -151,14 +150,14 @@ def _report_fields(arguments: list[str]) -> list[str]:
   others: list[str] = []
   while arguments:
     argument, *arguments = arguments
-    found = re.fullmatch(r"--against(?:=(.*))?", argument, re.DOTALL)
-    if not found:
+    flag = re.fullmatch(r"--against(?:=(.*))?", argument, re.DOTALL)
+    if not flag:
       others.append(re.sub(r"^--minutes\b", "--config.report.minutes", argument))
       continue
-    given = [found[1]] if found[1] else []
-    while not found[1] and arguments and not arguments[0].startswith("-"):
-      given.append(arguments.pop(0))
-    if not given:
+    folders = [flag[1]] if flag[1] else []
+    while not flag[1] and arguments and not arguments[0].startswith("-"):
+      folders.append(arguments.pop(0))
+    if not folders:
       raise RunError("--against: needs the folder of a run, as in --against runs/dropmax_digits")
-    against += given
+    against += folders
   return others + ([f"--config.report.against={tuple(against)!r}"] if against else [])

@@ -1,8 +1,11 @@
-"""Errors that are reported in one line, such as mistakes of the person who runs the program."""
+"""Errors that the program reports in one line, such as mistakes of the person who runs it."""
 
 import difflib
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+from jaxreg import _errors
 
 MANY = 12  # longer lists of names hide a suggestion behind them
 
@@ -11,19 +14,16 @@ class RunError(Exception):
   """An error that `run.py` prints as one line before it exits with a non-zero status."""
 
 
-class ArgumentError(RunError):
-  """`(argument, problem)`: a wrong argument, or "", of a function that sees no configuration.
-
-  Whoever takes the argument from a field puts the field in front: see `of_section`.
-  """
+class ArgumentError(RunError, _errors.ArgumentError):
+  """The library's error with the message `ARGUMENT: PROBLEM`, which the program reports in one line."""
 
   def __str__(self) -> str:
-    return ": ".join(filter(None, self.args))
+    return ": ".join(filter(None, (self.argument, self.problem)))
 
-  def of_section(self, section: str) -> RunError:
-    """The error with the field, for arguments that are the fields of this section."""
-    argument, problem = self.args
-    return RunError(f"{section}.{argument}: {problem}" if argument else f"{section}: {problem}")
+
+def field_error(section: str, error: _errors.ArgumentError) -> RunError:
+  """Returns the error of the field `section.ARGUMENT`, for arguments that are the fields of a section."""
+  return RunError(f"{section}{'.' if error.argument else ''}{error.argument}: {error.problem}")
 
 
 class NothingToSave(RunError):
@@ -31,38 +31,38 @@ class NothingToSave(RunError):
 
 
 def program() -> str:
-  """The name that the messages begin with: `jaxreg` for the installed command, otherwise `run.py`."""
+  """Returns the name that messages begin with: `jaxreg` for the installed command, otherwise `run.py`."""
   return "jaxreg" if Path(sys.argv[0]).stem == "jaxreg" else "run.py"
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-  """The message of an error from another library, as one line of at most `limit` characters."""
+  """Returns the message of another library's error as one line of at most `limit` characters."""
   return shortened(" ".join(str(error).split()) or type(error).__name__, limit)
 
 
 def first_line(error: BaseException, limit: int = 300) -> str:
-  """The first line of the message of an error, at most `limit` characters of it."""
+  """Returns the first line of an error's message, at most `limit` characters."""
   lines = str(error).strip().splitlines()
   return shortened(lines[0] if lines else type(error).__name__, limit)
 
 
 def shortened(text: str, limit: int) -> str:
-  """The first `limit` characters, with dots for the rest."""
+  """Returns the first `limit` characters, and dots for the rest."""
   return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def printable(text: str) -> str:
-  """The text with escapes for characters that a terminal acts on: other people choose names of files."""
+  """Escapes characters that a terminal acts on, because other people choose the names of files."""
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def unknown(kind: str, given: object, allowed, *, others: str = "") -> RunError:
-  """An error with the given value and the allowed names; `others` ends the list of the names."""
+def unknown(argument: str, name: object, allowed: Iterable[str], *, others: str = "") -> RunError:
+  """Returns the error of a name that is not allowed; `others` ends the list of the allowed names."""
   allowed = sorted(allowed)
-  lower = {name.lower(): name for name in allowed}
-  near = difflib.get_close_matches(str(given).lower(), lower, n=1, cutoff=0.5)
+  lower = {each.lower(): each for each in allowed}
+  near = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
   hint = f"; did you mean {lower[near[0]]!r}?" if near else ""
-  got, names = f"got {shortened(repr(given), 80)}", f"allowed are {', '.join(allowed)}{others}"
+  got, names = f"got {shortened(repr(name), 80)}", f"allowed are {', '.join(allowed)}{others}"
   # The suggestion comes first where the list would hide it.
   first = hint and len(allowed) > MANY
-  return ArgumentError(kind, f"{got}{hint} {names}" if first else f"{got}, {names}{hint}")
+  return ArgumentError(argument, f"{got}{hint} {names}" if first else f"{got}, {names}{hint}")

@@ -15,14 +15,15 @@ import optax
 from jaxreg import augment, constraints, models, noise, optim, penalties
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.entries import Chosen, Entry, Fields, options, parameters, shown
 from jaxreg.train.errors import RunError, unknown
-from jaxreg.train.lookup import Chosen, Entry, Fields, imported, is_yours, options, parameters, short, shown
 from jaxreg.train.methods import METHODS
 from jaxreg.train.methods.method import Method
 from jaxreg.train.methods.numbers import on_outputs
 from jaxreg.train.methods.softmax import on_logits
 from jaxreg.train.modules import adapt
 from jaxreg.train.step import averages, optimizer, schedule, terms
+from jaxreg.train.user_modules import imported, is_yours, short
 
 MASK = ("mask",)  # penalties, noise and constraints on the parameters that a mask selects
 LABELS = ("labels",)  # terms that count labelled examples alone
@@ -120,7 +121,7 @@ REGISTRY: dict[str, dict[str, Entry]] = {
 }
 # Groups whose field `names` takes several; in the others, the field is `name`.
 SEVERAL = ("augment", "regularizers", "noise", "optimizer.constraints")
-FIELDS = {group: f"{group}.{'names' if group in SEVERAL else 'name'}" for group in REGISTRY}
+CHOOSERS = {group: f"{group}.{'names' if group in SEVERAL else 'name'}" for group in REGISTRY}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +209,7 @@ def find(group: str, name: object, *, field: str = "", kind: str = "") -> Entry:
 
   `field` names the field in messages, by default the group's own; with `kind`, only that kind fits.
   """
-  field = field or FIELDS[group]
+  field = field or CHOOSERS[group]
   rows = {row: entry for row, entry in REGISTRY[group].items() if kind in ("", entry.kind)}
   kinds = {each: of for each, of in KINDS.items() if of.group == group and kind in ("", each)}
   if not (kinds and isinstance(name, str) and is_yours(name)):

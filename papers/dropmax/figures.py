@@ -21,11 +21,11 @@ import numpy as np
 from scipy.special import expit
 
 from jaxreg import losses
+from jaxreg._atomic_files import write_figures
 from jaxreg.losses._dropmax_masks import dropmax_mask, dropmax_masked_logits
 from jaxreg.train import RunError, base_config, load
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data.dataset import Split
-from jaxreg.train.files import write_figures
 from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.jobs.train import figure_title
 from jaxreg.train.run.manifest import good_steps
@@ -47,7 +47,7 @@ def main() -> None:
   parser.add_argument("workdir", type=Path)
   workdir = parser.parse_args().workdir
   figures = draw(workdir)
-  write_figures(workdir, figures)
+  write_figures(workdir / "figures", figures)
   print(*(workdir / "figures" / f"{name}.png" for name in figures), sep="\n")
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import jaxreg.train
+from jaxreg._atomic_files import write_figures, write_json
 from jaxreg.train.errors import RunError, one_line
-from jaxreg.train.files import write_figures, write_json
 from papers._command import one_line_errors
 from papers.flatness._analyses import ANALYSES, Network
 from papers.flatness._figures import compare_profiles, lines, make_figures
@@ -65,7 +65,7 @@ def measure(setting: Setting, out: Path, flags: list[str]) -> None:
   profiles = {label: each["profile"] for label, each in arrays.items() if "profile" in each}
   for label, compared in compare_profiles(profiles).items():
     results[label]["profile"] = compared
-  write_figures(out, make_figures(arrays, title=setting.title))
+  write_figures(out / "figures", make_figures(arrays, title=setting.title))
   write_json(out / "flatness.json", results)
   print(lines(results))
   print(f"in {out}: flatness.json, figures, and a folder for each network")

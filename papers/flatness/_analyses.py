@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike
 from tqdm import tqdm
 
 from jaxreg import flatness, losses
+from jaxreg._atomic_files import replaced
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.batches import batch_indices
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import replaced
 from jaxreg.train.finished.load import Predictor
 from jaxreg.train.finished.loss import make_loss_fn
 from jaxreg.train.run.folder_name import short_hash

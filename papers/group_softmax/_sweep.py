@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from jaxreg._metric_bounds import metric_bounds
+from jaxreg._metrics import metric
 from jaxreg.plots._axes import WIDTH, new_figure
 from jaxreg.plots._interval import cut, interval
 from jaxreg.plots._marks import band, bar
@@ -46,7 +46,7 @@ def sweep(
   colors: dict[str, str] = {}
   styles: dict[str, str] = {}
   for axis, (name, (label, factor)) in zip(axes, metrics.items(), strict=True):
-    least, most = (factor * bound for bound in metric_bounds(name))
+    least, most = factor * metric(name).low, factor * metric(name).high
     mean, half = factor * np.array(interval(reference[1][name]))
     below, above = cut(mean, half, (least, most))
     axis.axhline(mean, color="tab:gray", linewidth=1, label=reference[0])

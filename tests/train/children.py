@@ -113,13 +113,13 @@ def _main(arguments, said, clock, devices=1, pause=0.06, cwd=None, environment=N
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program says otherwise
   _begun(said).touch()
   from jaxreg.train.data import batches
-  from jaxreg.train.run import intervals, results
+  from jaxreg.train.run import dispatch, results
 
   results.save_figures = lambda *_: []  # they take longer than these runs
   indices = batches.batch_indices
   batches.batch_indices = lambda *args, **options: time.sleep(pause) or indices(*args, **options)
   if stopped_clock:
-    intervals.time = types.SimpleNamespace(monotonic=lambda: 0.0)
+    dispatch.time = types.SimpleNamespace(monotonic=lambda: 0.0)
   if clock is not None:
     _let_the_clock_jump(clock)
   sys.argv = ["run.py", *arguments]

@@ -17,10 +17,10 @@ import toy_text
 
 from jaxreg import train
 from jaxreg.train.config.choices import chooser, flatten
-from jaxreg.train.config.describe import allowed
-from jaxreg.train.files import sealed
+from jaxreg.train.config.values import allowed_names
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.sealed_tables import sealed
 
 # Optimizers of Optax: their options are Optax's to check.
 OF_OPTAX = {
@@ -255,8 +255,10 @@ def reading(field: str) -> Arguments:
 
 @kind
 def unknown_names(random, folder):
-  field = pick(random, [name for name, value in FIELDS.items() if isinstance(value, str) and allowed(name)])
-  names = allowed(field)
+  field = pick(
+    random, [name for name, value in FIELDS.items() if isinstance(value, str) and allowed_names(name)]
+  )
+  names = allowed_names(field)
   return [*reading(field), flag(field, misspelt(random, pick(random, names), names))]
 
 
@@ -515,7 +517,7 @@ def pretrained_backbones(random, folder, run):
   fields = {"pretrained.workdir": str(run)}
   damage = pick(random, ("another", "files", "checkpoint"))
   if damage == "another":
-    other = {"model.MLP.widths": ("(9,)", "(8, 8)", "()"), "pretrained.replica": (-1, 1, 100)}
+    other = {"model.MLP.widths": ("(9,)", "(8, 8)", "()")}
     other |= {"pretrained.checkpoint": ("newest", "24", "")}
     other |= {"pretrained.workdir": (str(folder / "nowhere"), str(folder / "file"))}
     field = pick(random, other)

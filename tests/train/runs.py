@@ -21,22 +21,22 @@ from jaxreg.train.assemble import run_parts as assembling
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.run_parts import make_evaluate, replicas_of
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.values import ENTRIES, parse_entries
+from jaxreg.train.config.rows import PARSED, parse_entries
 from jaxreg.train.data import batches, sources
+from jaxreg.train.devices import replicas as replicas_module
 from jaxreg.train.devices.replicas import stacked
-from jaxreg.train.files import parse_table
 from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.sealed_tables import parse_table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 STEPS_PER_EPOCH = 4
 TINY = {
   "batch_size": 32,
-  "compilation_cache": False,  # the tests have their own
   "epochs": 6,
   "eval_batch_size": 48,  # 128 examples: the last batch is padded
   "log_every": 1,
@@ -58,6 +58,14 @@ def on_devices(patch, number):
     patch.setattr(f"jaxreg.train.assemble.{module}.make_mesh", lambda model, axes="auto": meshes[axes])
 
 
+def in_form(patch, form):
+  """From here on, replicas run in this form where they can: `vmap` or `loop`."""
+  patch.setattr("jaxreg.train.devices.replicas.vmap_is_faster", FORMS[form])
+
+
+FORMS = {"vmap": lambda number, params: True, "loop": lambda number, params: False}
+
+
 class Kept:
   """What runs of one configuration may share, to trace and compile it once: on one mesh, in one process."""
 
@@ -77,18 +85,20 @@ class Kept:
     """From here on, runs share it."""
 
     def kept_replicas(config, program):
-      if id(program) not in self.replicas:
+      key = id(program), replicas_module.vmap_is_faster
+      if key not in self.replicas:
         replicas = replicas_of(config, program)
         step = functools.cache(replicas.make_step)
         object.__setattr__(replicas, "make_step", lambda fn, *, scan=False: step(fn, scan=scan))
-        self.replicas[id(program)] = replicas
-      return self.replicas[id(program)]
+        self.replicas[key] = replicas
+      return self.replicas[key]
 
     def kept_evaluate(program, replicas, size, *, stop):
       self.stop = stop
-      if id(program) not in self.measured:
-        self.measured[id(program)] = make_evaluate(program, replicas, size, stop=lambda: self.stop())
-      return self.measured[id(program)]
+      key = id(program), type(replicas)
+      if key not in self.measured:
+        self.measured[key] = make_evaluate(program, replicas, size, stop=lambda: self.stop())
+      return self.measured[key]
 
     patch.setattr(training, "build", self.build)
     patch.setattr(training, "replicas_of", kept_replicas)
@@ -99,7 +109,7 @@ def make_config(fields=None, *, base=TINY):
   """The base configuration with `base` and then `fields`, both by dotted names; rows may be texts."""
   config = train.base_config().lock()
   for field, value in {**base, **(fields or {})}.items():
-    if field in ENTRIES and isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
+    if field in PARSED and isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
       value = parse_entries(field, value, flatten(config))
     config.update_from_flattened_dict({field: value})
   train.check(config)

@@ -217,12 +217,14 @@ def test_replicas_are_single_runs_and_a_stopped_run_continues_bit_by_bit(
   config = lambda **fields: make_config(name, fields, **NOISY[name])
   train.train(config(seed=1), tmp_path / "single")
   for by in ("loop", "vmap"):
-    train.train(config(replicas=2, replicas_by=by), tmp_path / by)
+    runs.in_form(monkeypatch, by)
+    train.train(config(replicas=2), tmp_path / by)
+  runs.in_form(monkeypatch, "loop")
   undo = runs.interrupt_at(monkeypatch, 6)
   with pytest.raises(train.Interrupted, match="stopped at step 6 and saved"):
-    train.train(config(replicas=2, replicas_by="loop"), tmp_path / "stopped")
+    train.train(config(replicas=2), tmp_path / "stopped")
   undo()
-  train.train(config(replicas=2, replicas_by="loop"), tmp_path / "stopped")
+  train.train(config(replicas=2), tmp_path / "stopped")
   single, loop, vmap, stopped = (
     runs.final_state(tmp_path / folder) for folder in ("single", "loop", "vmap", "stopped")
   )

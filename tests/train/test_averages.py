@@ -178,11 +178,10 @@ def test_the_results_are_those_of_the_best_copy(stopped):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", [pytest.param("vmap", marks=pytest.mark.slow), "loop"])
-def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, light_runs, form):
+def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, light_runs, form, monkeypatch):
   """Two of two, each member resampled for itself; oracle: the members loaded one by one."""
-  config = runs.make_config(
-    {**SMALL, "replicas": 4, "ensemble": 2, "data.bootstrap": True, "epochs": 3, "replicas_by": form}
-  )
+  runs.in_form(monkeypatch, form)
+  config = runs.make_config({**SMALL, "replicas": 4, "ensemble": 2, "data.bootstrap": True, "epochs": 3})
   results = train.train(config, tmp_path / "run")
   data = load_data(config)
   members = [

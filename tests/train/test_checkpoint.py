@@ -14,8 +14,8 @@ import pytest
 import runs
 from jax.sharding import SingleDeviceSharding
 
-from jaxreg import train
-from jaxreg.train import files
+from jaxreg import _atomic_files, train
+from jaxreg._atomic_files import write_json
 from jaxreg.train.run import checkpoint
 from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.manifest import good_steps
@@ -252,10 +252,10 @@ def test_a_save_may_be_followed_by_donation(tmp_path):
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
   file = tmp_path / "sub" / "x.json"
-  files.write_json(file, {"a": 1})
+  write_json(file, {"a": 1})
   assert json.loads(file.read_text()) == {"a": 1}
   with pytest.raises(TypeError):
-    files.write_json(file, {"b": object()})
+    write_json(file, {"b": object()})
   assert json.loads(file.read_text()) == {"a": 1}
 
 
@@ -286,8 +286,8 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_called_good(tmp_path, monkeypa
 
 def test_a_new_folder_is_on_the_disk(tmp_path, monkeypatch):
   synced = []
-  monkeypatch.setattr(files, "sync", synced.append)
-  files.make_folder(tmp_path / "a" / "b")
+  monkeypatch.setattr(_atomic_files, "sync", synced.append)
+  _atomic_files.make_folder(tmp_path / "a" / "b")
   assert set(synced) == {tmp_path, tmp_path / "a"}
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from jaxreg import train
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.config.values import compared_rows
+from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
 from jaxreg.train.jobs.compare import row_config
@@ -178,7 +178,7 @@ def test_rows_and_grid():
   [
     ({"compare.rows": ()}, r"^compare\.rows: give at least one"),
     ({"compare.rows": ("sofmax",)}, r"^compare\.rows: got 'sofmax'; a row is a method"),
-    ({"compare.rows": ("a: seed=1", "a: seed=2")}, r"^compare\.rows: the label 'a' must be given once"),
+    ({"compare.rows": ("a: seed=1", "a: seed=2")}, r"^compare\.rows: the label 'a' appears twice"),
     ({"compare.rows": ("a: seed=1 seed=2",)}, r"^compare\.rows: 'a' sets seed twice$"),
     ({"compare.grid": ("seed=1,1",)}, r"^compare\.grid: seed has a value twice, got \(1, 1\)$"),
     ({"compare.grid": ("seed=1", "seed=2")}, r"^compare\.grid: seed is given twice for all rows$"),
@@ -208,7 +208,7 @@ def test_rows_and_grid():
     ),
     ({"compare.rows": {3: {}}}, r"^compare\.rows: the label 3 must have letters"),
     ({"compare.grid": {"seed": 1}}, r"^compare\.grid: seed needs a tuple of values, got 1$"),
-    ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are auto, val/"),
+    ({"checkpoint.best": "test/error"}, r"^checkpoint\.best: got 'test/error', allowed are auto, val/"),
     ({"compare.seeds": 0}, r"^compare\.seeds: must be at least 1"),
     ({"replicas": 3}, r"replicas: job=compare sets them itself; leave it out, got 3$"),
   ],

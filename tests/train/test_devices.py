@@ -91,9 +91,10 @@ def test_losses_are_those_of_one_device(devices):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", ["vmap", "loop"])
-def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form):
+def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form, monkeypatch):
   """A batch is spread over the threads of the CPU, which hangs where every device waits in one of them."""
-  config = runs.make_config({"model.name": "RNN", "replicas": 2, "replicas_by": form})
+  runs.in_form(monkeypatch, form)
+  config = runs.make_config({"model.name": "RNN", "replicas": 2})
   program = build(config, load_data(config).describe())
   init = initial_state.compile_init(program, replicas_of(config, program))
   text = init.lower(np.arange(2, dtype=np.uint32)).as_text()
@@ -101,10 +102,9 @@ def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("form", ["vmap", pytest.param("loop", marks=pytest.mark.slow)])
-def test_replicas_of_an_rnn_train_on_two_devices(tmp_path, form):
+def test_replicas_of_an_rnn_train_on_two_devices(tmp_path):
   """With as many threads as devices: it hung, and no signal was heard."""
-  small = {"model.name": "RNN", "replicas": 2, "replicas_by": form, "steps": 1, "data.limit": 64}
+  small = {"model.name": "RNN", "replicas": 2, "steps": 1, "data.limit": 64}
   arguments = [f"--config.{field}={value}" for field, value in small.items()]
   process = runs.start([*arguments, "--workdir", tmp_path / "run"], tmp_path, optimised=False, devices=2)
   try:

@@ -55,9 +55,10 @@ def dispatched(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["loop", "vmap"])
-def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, dispatched, form):
+def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, dispatched, form, monkeypatch):
   """Three, in epochs of four steps: whole dispatches and single steps take turns."""
-  fields = {**FIELDS, "replicas": 2, "replicas_by": form}
+  runs.in_form(monkeypatch, form)
+  fields = {**FIELDS, "replicas": 2}
   one = train.train(runs.make_config({**fields, "steps_per_dispatch": 1}), tmp_path / "one")
   assert dispatched == [1] * 12
   dispatched.clear()

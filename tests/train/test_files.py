@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import runs
 
+from jaxreg._atomic_files import replaced, write_json
 from jaxreg.train.data import unpack
 from jaxreg.train.errors import RunError, printable
-from jaxreg.train.files import local_path, replaced, write_json
 from jaxreg.train.finished.load import load
 from jaxreg.train.run.health import Watchdog
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.user_paths import local_path
 
 
 @pytest.mark.parametrize(

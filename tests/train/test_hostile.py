@@ -9,9 +9,9 @@ import runs
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.config.choices import base_config, flatten
-from jaxreg.train.config.describe import fits, kind_of
-from jaxreg.train.files import sealed
+from jaxreg.train.config.values import fits, kind_of
 from jaxreg.train.run import manifest
+from jaxreg.train.sealed_tables import sealed
 
 MOST = 1000  # characters of a message
 

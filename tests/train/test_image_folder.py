@@ -367,7 +367,7 @@ def test_every_check_reads_anew(folder, tmp_path):
 
 @pytest.mark.thorough
 def test_the_program_checks_and_exits(folder, tmp_path):
-  arguments = ["check-data", *flags(folder), "--config.compilation_cache=False"]
+  arguments = ["check-data", *flags(folder)]
   status, out, err = runs.run(arguments, tmp_path, optimised=False)
   assert (status, runs.own_lines(err)) == (0, [])
   assert "64 images read; 0 of them cannot be decoded" in out

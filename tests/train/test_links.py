@@ -9,8 +9,8 @@ import runs
 from jaxreg import train
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
-from jaxreg.train.files import FOLDERS
 from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.workdir import FOLDERS
 
 SHORT = {"epochs": 1, "method.name": "softmax"}
 COMPARE = {"compare.rows": ("softmax",), "compare.grid": ("softmax: seed=1,2",), "compare.seeds": 1}

@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 
 from jaxreg import calibration, models, train
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.describe import names_of
 from jaxreg.train.config.fields import FIELDS
+from jaxreg.train.config.values import names_of
 from jaxreg.train.data import sources
 from jaxreg.train.finished import laplace, measures
 from jaxreg.train.finished import restore as finished_restore

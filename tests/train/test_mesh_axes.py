@@ -68,7 +68,7 @@ def test_a_run_is_that_on_automatic_axes(name, devices, images, tmp_path, no_fig
   [
     {"mesh.shard": ("fsdp",), "mesh.min_size": 16},
     {"mesh.shard": ("head", "fsdp"), "mesh.model": 2, "mesh.min_size": 16},
-    {"data.resident_gib": 0.0, "replicas": 2, "replicas_by": "vmap"},
+    {"data.resident_gib": 0.0, "replicas": 2},
     {"steps_per_dispatch": 2, "average.name": "ema"},
     {**MLP, "data.balanced": True, "method.class_weights": "sqrt"},
     {"data.digits.attributes": True, "method.name": "multilabel"},

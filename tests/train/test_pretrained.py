@@ -122,7 +122,7 @@ def resnet_program(**fields):
 
 
 def load(program, file):
-  return reuse.load_pretrained(program, workdir="", file=str(file), checkpoint="best", replica=0)
+  return reuse.load_pretrained(program, workdir="", file=str(file), checkpoint="best")
 
 
 @pytest.mark.parametrize("classes", [10, 5])
@@ -216,10 +216,6 @@ def test_a_file_and_a_run_at_once_are_refused(finished_run, torch_file):
       r"pretrained.workdir: the backbone of .* is different: its params/backbone",
     ),
     ({"pretrained.workdir": "nowhere"}, r"^pretrained\.workdir: nowhere has no config\.json"),
-    (
-      {"pretrained.replica": 1},
-      r"^pretrained\.replica: must be an integer of at least 0 and below 1, got 1$",
-    ),
   ],
 )
 def test_mistakes_are_told_before_the_work_directory_is_touched(finished_run, tmp_path, fields, message):

@@ -37,9 +37,10 @@ def replicated(**fields):
 
 
 @pytest.mark.parametrize("form", ["vmap", "loop"])
-def test_a_replica_is_the_run_of_its_seed(single, tmp_path, form):
+def test_a_replica_is_the_run_of_its_seed(single, tmp_path, form, monkeypatch):
+  runs.in_form(monkeypatch, form)
   workdir = tmp_path / "run"
-  results = train.train(replicated(replicas_by=form), workdir)
+  results = train.train(replicated(), workdir)
   assert runs.table(workdir / "results.json") == results
   assert results["replicas"]["seed"] == list(SEEDS)
   state = runs.final_state(workdir)
@@ -106,9 +107,10 @@ def test_averaged():
 
 
 @pytest.mark.parametrize("form", ["vmap", "loop"])
-def test_what_is_saved_does_not_tell_the_form(form):
+def test_what_is_saved_does_not_tell_the_form(form, monkeypatch):
+  runs.in_form(monkeypatch, form)
   tree = {"key": jax.random.split(jax.random.key(0), 2), "x": jnp.arange(6.0).reshape(2, 3)}
-  replicas = make_replicas(make_mesh(), form, number=2, params={}, parallel="jit")
+  replicas = make_replicas(make_mesh(), number=2, params={}, parallel="jit")
   packed = replicas.pack(replicas.unpack(jax.tree.map(jnp.copy, tree)))
   np.testing.assert_array_equal(packed["x"], tree["x"])
   np.testing.assert_array_equal(*(jax.random.key_data(each["key"]) for each in (packed, tree)))
@@ -116,9 +118,10 @@ def test_what_is_saved_does_not_tell_the_form(form):
 
 
 @pytest.mark.parametrize("form", [pytest.param("vmap", marks=pytest.mark.slow), "loop"])
-def test_resuming_is_bitwise(tmp_path, capsys, form):
+def test_resuming_is_bitwise(tmp_path, capsys, form, monkeypatch):
+  runs.in_form(monkeypatch, form)
   workdir = tmp_path / "run"
-  config = replicated(replicas_by=form)
+  config = replicated()
   whole = train.train(config, tmp_path / "whole")
   assert train.train(config, workdir) == whole
   # As a kill after the second epoch leaves it.
@@ -190,8 +193,7 @@ def test_the_last_seeds():
   ("fields", "message"),
   [
     ({"seed": 2**32 - 2, "replicas": 3}, r"^seed: .* below 2\*\*32 for every replica, got 4294967294$"),
-    ({"parallel": "pmap", "replicas_by": "vmap"}, r"^parallel: pmap takes one replica"),
-    ({"parallel": "pmap", "steps_per_dispatch": 2}, r"^parallel: pmap takes one replica and one step"),
+    ({"parallel": "pmap", "steps_per_dispatch": 2}, r"^steps_per_dispatch: must be 0 or 1"),
   ],
 )
 def test_mistakes(fields, message):

@@ -8,7 +8,7 @@ import runs
 TRAINER = runs.ROOT / "jaxreg" / "train"
 # From the bottom to the top: a room imports from itself and from the rooms before it.
 ROOMS = (
-  *("errors", "keys", "lookup", "files", "user_cache"),
+  *("errors", "keys", "entries", "user_modules", "user_paths", "sealed_tables", "user_cache"),
   *("modules", "methods", "data", "step", "registry", "devices", "config", "run", "assemble"),
   *("finished", "jobs", "cli"),
 )
@@ -43,6 +43,11 @@ def test_only_the_door_and_what_is_above_it_see_a_configuration():
   files = [file for file in TRAINER.rglob("*.py") if file.parent != TRAINER and room(file) not in SEE_CONFIGS]
   assert len(files) > 40
   assert not [file for file in files if any(name == "Config" for _, name in imports(file))]
+
+
+def test_no_file_name_occurs_twice():
+  names = [file.name for file in TRAINER.rglob("*.py") if file.name != "__init__.py"]
+  assert sorted(names) == sorted(set(names))
 
 
 def test_no_module_has_the_name_of_a_public_function():

@@ -6,12 +6,13 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import files
+from jaxreg._atomic_files import write_json
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
 from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.run import manifest, metrics_file
 from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.sealed_tables import parse_table, sealed
 
 RECORD = {"step": 12, "epoch": 3.0, "train/loss": 0.1234567, "val/error": float("nan")}
 
@@ -26,7 +27,7 @@ def flips(content):
 
 
 def test_no_flipped_bit_of_a_record_passes_for_another_value():
-  line = json.dumps(files.sealed(RECORD)).encode()
+  line = json.dumps(sealed(RECORD)).encode()
   whole = metrics_file._parse(line)
   assert repr(whole) == repr(RECORD)
   read = [metrics_file._parse(damaged) for damaged in flips(line)]
@@ -38,7 +39,7 @@ def test_no_flipped_bit_of_a_record_passes_for_another_value():
 def test_no_flipped_bit_of_the_results_passes_for_another_value(tmp_path):
   results = {"step": 12, "test/error": 0.0625, "replicas": {"seed": [0, 1], "test/error": [0.0625, 0.0625]}}
   file = tmp_path / "results.json"
-  files.write_json(file, files.sealed(results))
+  write_json(file, sealed(results))
   for damaged in flips(file.read_bytes()):
     file.write_bytes(damaged)
     try:
@@ -50,17 +51,17 @@ def test_no_flipped_bit_of_the_results_passes_for_another_value(tmp_path):
 def test_a_table_stays_plain_json_and_one_without_checksum_is_read(tmp_path):
   """As earlier versions wrote it, and as other people's tools read it."""
   table = {"b": 1, "a": [1.5, None], "c": {"d": "e"}, "f": (1, 2)}
-  text = json.dumps(files.sealed(table), indent=2)
+  text = json.dumps(sealed(table), indent=2)
   assert list(json.loads(text)) == ["b", "a", "c", "f", "seal"]
-  assert files.parse_table(text) == files.parse_table(json.dumps(table)) == json.loads(json.dumps(table))
+  assert parse_table(text) == parse_table(json.dumps(table)) == json.loads(json.dumps(table))
   # The order of the fields and the layout mean nothing, as in JSON.
-  assert files.parse_table(json.dumps(json.loads(text), sort_keys=True)) == files.parse_table(text)
+  assert parse_table(json.dumps(json.loads(text), sort_keys=True)) == parse_table(text)
 
 
 @pytest.mark.parametrize("text", ["[" * 10**5, '{"a":' * 10**5, '{"a":' * 40 + "1" + "}" * 40])
 def test_deep_nesting_is_damage(text):
   with pytest.raises(ValueError, match="nested too deeply"):
-    files.parse_table(text)
+    parse_table(text)
 
 
 def change(file, old, new):
@@ -93,7 +94,7 @@ def test_other_versions_are_told_in_one_line(finished_copy):
   assert claim(finished_copy) is None
   file = finished_copy / "environment.json"
   now = runs.table(file)
-  files.write_json(file, files.sealed({**now, "jax": "0.1.2", "devices": ["a", "b"]}))
+  write_json(file, sealed({**now, "jax": "0.1.2", "devices": ["a", "b"]}))
   remark = claim(finished_copy)
   assert "\n" not in remark
   assert f"devices was 2 times a, is 8 times {now['devices'][0]}" in remark
@@ -106,17 +107,17 @@ def test_other_versions_are_told_in_one_line(finished_copy):
 WHOLE = {"files": {}, "metrics": None}
 SHAPES = {
   "no checksum": WHOLE,
-  "no files": files.sealed({"metrics": None}),
-  "a list of files": files.sealed({**WHOLE, "files": ["a"]}),
-  "metrics that are a list": files.sealed({**WHOLE, "metrics": [1]}),
-  "metrics that are no numbers": files.sealed({**WHOLE, "metrics": {"val/nll": "low"}}),
+  "no files": sealed({"metrics": None}),
+  "a list of files": sealed({**WHOLE, "files": ["a"]}),
+  "metrics that are a list": sealed({**WHOLE, "metrics": [1]}),
+  "metrics that are no numbers": sealed({**WHOLE, "metrics": {"val/nll": "low"}}),
 }
 
 
 @pytest.mark.parametrize("table", SHAPES.values(), ids=SHAPES)
 def test_a_manifest_of_another_shape_is_damage(tmp_path, table):
   (tmp_path / "checkpoints" / "4").mkdir(parents=True)
-  files.write_json(tmp_path / "manifests" / "4.json", table)
+  write_json(tmp_path / "manifests" / "4.json", table)
   assert manifest.good_steps(tmp_path) == {}
 
 
@@ -135,7 +136,7 @@ def test_a_config_of_odd_values_is_damage(finished_copy, field, value):
 @pytest.mark.parametrize("version", [0, 1, 2, None, "3"])
 def test_a_work_directory_of_another_format_is_refused(finished_copy, version):
   file = finished_copy / "config.json"
-  files.write_json(file, files.sealed({**runs.table(file), "format": version}))
+  write_json(file, sealed({**runs.table(file), "format": version}))
   for call in (lambda: train.load(finished_copy), lambda: claim(finished_copy)):
     with pytest.raises(train.RunError, match=r"^workdir: .* is of another version of jaxreg \(format"):
       call()

@@ -27,7 +27,7 @@ SETS = {
   "caltech_birds2011": (200, "test", BIRDS),
 }
 TINY = {
-  **{"batch_size": 8, "steps": 2, "eval_batch_size": 200, "log_every": 1, "compilation_cache": False},
+  **{"batch_size": 8, "steps": 2, "eval_batch_size": 200, "log_every": 1},
   **{"data.stream.size": 32, "data.stream.resize": 36, "model.ResNet.width": 2},
 }
 # Of the config with its argument: the classes it must find. The fewer images a class are fewer still here.

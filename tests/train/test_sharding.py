@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
-from jaxreg.train.config.values import parse_entries
+from jaxreg.train.config.rows import parse_entries
 from jaxreg.train.data.batches import batch_indices, make_source
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.devices.sharding import gathered_layout, make_layout, make_mesh, parse, stacked_layout
@@ -125,8 +125,7 @@ def test_rules_that_do_not_fit(shard, message):
     ({"mesh.model": 0}, "mesh.model: must be at least 1"),
     ({"mesh.model": 2}, "mesh.model: nothing is split over the model axis; give 1, or name it"),
     ({"mesh.model": 2, "mesh.shard": ("fsdp",)}, "nothing is split over the model axis"),
-    ({**HEAD, "parallel": "pmap"}, "mesh.shard: a state that is split needs parallel=jit"),
-    ({**HEAD, "replicas": 2, "replicas_by": "vmap"}, "mesh.shard: .* got jit and vmap"),
+    ({**HEAD, "parallel": "pmap"}, "mesh.shard: must be empty with parallel=pmap"),
   ],
 )
 def test_what_cannot_be_combined(fields, message):
@@ -263,7 +262,7 @@ def test_a_run_goes_on_under_another_mesh(tmp_path, monkeypatch, capsys, finishe
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
-def test_replicas_averages_and_several_steps_a_dispatch(tmp_path):
+def test_replicas_averages_and_several_steps_a_dispatch(tmp_path, monkeypatch):
   """Split, they loop; the mean of the iterates lies as the parameters do, and is predicted with."""
   fields = {
     "replicas": 2,
@@ -272,7 +271,8 @@ def test_replicas_averages_and_several_steps_a_dispatch(tmp_path):
     "average.ema.decay": 0.5,
     "steps_per_dispatch": 2,
   }
-  whole = train.train(runs.make_config({**fields, "replicas_by": "loop"}), tmp_path / "whole")
+  runs.in_form(monkeypatch, "loop")
+  whole = train.train(runs.make_config(fields), tmp_path / "whole")
   split = train.train(runs.make_config({**fields, **BOTH}), tmp_path / "split")
   assert split.keys() == whole.keys()
   for name, values in whole["replicas"].items():

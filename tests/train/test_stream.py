@@ -24,8 +24,8 @@ from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, ra
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import sealed
 from jaxreg.train.finished.inputs import cropped
+from jaxreg.train.sealed_tables import sealed
 
 
 def triangle(length, low, high, size):

@@ -116,7 +116,7 @@ def test_noises_draw_differently():
     ({"optimizer.constraints.names": ("max_norm",), "optimizer.constraints.max_norm.limit": 0.0}, "limit"),
     ({"regularizers.names": ("tying",)}, r"^regularizers\.tying\.pairs: must hold at least one pair"),
     ({"regularizers.names": ("gaussian_prior",), "regularizers.gaussian_prior.precision": 0.0}, "precision"),
-    ({"regularizers.mask": "kernels"}, r"regularizers\.mask: got 'kernels'"),
+    ({"optimizer.weight_decay.mask": "kernels"}, r"optimizer\.weight_decay\.mask: got 'kernels'"),
     ({"regularizers.names": ("fgsn",)}, r"regularizers\.names: got 'fgsn'.*did you mean 'fgsm'"),
     ({"regularizers.names": ("mean_teacher",)}, r"average\.name=ema"),
     ({"average.name": "swa", "average.swa.start": 1.0}, r"average\.swa\.start: must lie in"),
@@ -192,7 +192,6 @@ def test_every_one_trains_on_digits(tmp_path, monkeypatch, name):
     "epochs": epochs,
     "eval_every": epochs,
     "checkpoint.every": epochs,
-    "compilation_cache": False,
   }.items():
     config.update_from_flattened_dict({field: value})
   if name == "distillation":

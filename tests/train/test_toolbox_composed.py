@@ -145,7 +145,7 @@ def method_loss(config):
 
 def make_terms(config, step_keys, reference, dual):
   """The row's terms; each draws from the key that it has in the trainer."""
-  mask, terms = getattr(paths, config.regularizers.mask), {}
+  mask, terms = paths.kernels_only, {}
   augmented = [each for each in chosen_all(config, "noise") if each.kind == "label_noise"]
   augmented += chosen_all(config, "augment")
   for number, each in enumerate(augmented):
@@ -161,7 +161,7 @@ def make_terms(config, step_keys, reference, dual):
     on = {"input_noise": "inputs", "params_noise": "params"}.get(each.kind)
     if on is not None:  # a term of this name has the key of the trainer's first noise of this kind
       function = getattr(noise, each.name)
-      options = {**each.options, **given(function, mask=getattr(paths, config.noise.mask))}
+      options = {**each.options, **given(function, mask=paths.kernels_only)}
       first = lambda key, x, function=function, options=options: function(keys.numbered(key, 0), x, **options)
       terms[on] = objective.perturbation(first, on=on)
   for each in chosen_all(config, "regularizers"):
@@ -184,9 +184,7 @@ def make_optimizer(config, schedule):
   chain = [optax.adam(schedule)]
   for each in chosen_all(config, "optimizer.constraints"):
     function = getattr(constraints, each.name)
-    function = functools.partial(
-      function, **each.options, mask=getattr(paths, config.optimizer.constraints.mask)
-    )
+    function = functools.partial(function, **each.options, mask=paths.kernels_only)
     prox = each.kind == "prox"
     chain.append(constraints.proximal(function, schedule) if prox else constraints.project(function))
   return optax.chain(*chain)

@@ -41,7 +41,6 @@ def make_config(folder, fields=None):
 TINY = {
   # Lengths that all pairs fit into.
   "batch_size": 16,
-  "compilation_cache": False,
   "steps": 2,
   "eval_batch_size": 16,
   "log_every": 1,

@@ -119,13 +119,10 @@ def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
   metrics = ["val/error", "val/nll", "val/brier", "val/ece"]
   if data.has_numbers:
     metrics = ["val/rmse", "val/mae", *(["val/nlpd"] if predicts == "moments" else [])]
-  choices = {"checkpoint.best": config.checkpoint.best}
-  if config.job == "compare":
-    choices["compare.choose"] = config.compare.choose
-  for name, metric in choices.items():
-    if metric not in ("auto", *metrics):
-      of = "numbers" if data.has_numbers else "classes"
-      yield f"{name}: must be auto or {', '.join(metrics)} where labels are {of}, got {metric}"
+  best = config.checkpoint.best
+  if best not in ("auto", *metrics):
+    labels = "numbers" if data.has_numbers else "classes"
+    yield f"checkpoint.best: must be auto or {', '.join(metrics)} where labels are {labels}, got {best}"
   chunk_size = config.method.chunk_size
   if chunk_size and predicts != "classes":
     yield f"method.chunk_size: must be 0 with method.name={given}, which has no classes, got {chunk_size}"

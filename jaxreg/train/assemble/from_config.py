@@ -13,14 +13,15 @@ import optax
 from flax.errors import FlaxError
 
 from jaxreg import losses, paths, symmetry
+from jaxreg._errors import ArgumentError
 from jaxreg.train import keys
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.errors import RunError, first_line
-from jaxreg.train.lookup import Options, parameters, short
+from jaxreg.train.entries import Options, parameters
+from jaxreg.train.errors import RunError, field_error, first_line
 from jaxreg.train.methods.method import Method
 from jaxreg.train.modules.adapt import adapt
 from jaxreg.train.modules.functions import Backbone, functions
@@ -46,6 +47,7 @@ from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.step import make_objective, make_train_step
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.train.step.terms import TeacherFn, half_squared_distance
+from jaxreg.train.user_modules import short
 from jaxreg.typing import Array, Key, Params, PyTree
 
 
@@ -64,8 +66,10 @@ def build(
   try:
     program = _assemble(config, data, teacher, backbone, **length)
     _trace(program, data, config)
+  except RunError:
+    raise
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
-    raise RunError(_of_a_field(first_line(error), config)) from error
+    raise _field_error(error, config) from error
   compatibility.check_numbers(config)
   return program
 
@@ -137,7 +141,7 @@ def _assemble(
 ) -> Program:
   method, options = _method(config)
   target = _target(config, data, method, options["predict"])
-  noises = make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask))
+  noises = make_noises(chosen_all(config, "noise"), paths.kernels_only)
   network = Network(
     _backbone(config, data, backbone),
     _head(data, method, options["head"]),
@@ -159,7 +163,7 @@ def _assemble(
     forward,
     make_regularizers(
       [x for x in chosen_all(config, "regularizers") if teacher or not x.needs("teacher")],
-      getattr(paths, config.regularizers.mask),
+      paths.kernels_only,
       teacher=teacher,
       divergence=half_squared_distance if data.has_numbers else None,
     ),
@@ -301,7 +305,7 @@ def _optimizer(
     **length,
   )
   step, wrapper = chosen(config, "optimizer", step_name(options)), chosen(config, "optimizer")
-  named, mask = chosen_all(config, "optimizer.constraints"), getattr(paths, options.constraints.mask)
+  named = chosen_all(config, "optimizer.constraints")
 
   def apply_fn(params: Params, x: Array) -> PyTree:
     features, _ = network.features(params, {}, x, key=None, train=False)
@@ -315,9 +319,9 @@ def _optimizer(
     decoupled=options.weight_decay.decoupled,
     mask=options.weight_decay.mask,
     clip_norm=options.clip_norm,
-    constraints={} if step.needs("prox") else make_constraints(named, mask, schedule),
+    constraints={} if step.needs("prox") else make_constraints(named, paths.kernels_only, schedule),
     network={
-      "prox": make_prox(named, mask),
+      "prox": make_prox(named, paths.kernels_only),
       "apply_fn": apply_fn,
       "input_shape": data.input_shape,
       "num_examples": data.sizes["train"],
@@ -331,12 +335,11 @@ def _extras(config: Config, length: Mapping[str, int]) -> Extras:
   named = chosen_all(config, "regularizers")
   try:
     average = chosen(config, "average").bound(**length)()
-  except ValueError as error:
-    name, _, rest = first_line(error).partition(" ")
-    raise RunError(f"average.{config.average.name}.{name}: {rest}") from error
-  mask, rate = getattr(paths, config.regularizers.mask), config.regularizers.dual_learning_rate
+  except ArgumentError as error:
+    raise field_error(f"average.{config.average.name}", error) from error
   reference = any(each.needs("reference") for each in named)
-  return Extras(average, make_limits(named, mask, rate), reference=reference)
+  limits = make_limits(named, paths.kernels_only, config.regularizers.dual_learning_rate)
+  return Extras(average, limits, reference=reference)
 
 
 def _class_weights(config: Config, data: DataSpec) -> Array | None:
@@ -362,15 +365,15 @@ def _trace(program: Program, data: DataSpec, config: Config) -> None:
   jax.eval_shape(program.eval_step, program.abstract, batch, 0)
 
 
-def _of_a_field(message: str, config: Config) -> str:
-  """A function's message `NAME must ...`, with the full field if exactly one field in use has that name.
+def _field_error(error: Exception, config: Config) -> RunError:
+  """Names the field of an `ArgumentError`, if exactly one field that the functions read has this argument.
 
   No function reads the fields of a call, such as `mesh.model`.
   """
-  name, space, rest = message.partition(" ")
-  fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == name]
-  fields = [field for field in fields if row_of(field).scope != "call"]
-  if len(fields) == 1 and space:
-    return f"{fields[0]}: {rest}"
+  if isinstance(error, ArgumentError):
+    fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == error.argument]
+    fields = [field for field in fields if row_of(field).scope != "call"]
+    if len(fields) == 1:
+      return RunError(f"{fields[0]}: {error.problem}")
   names = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
-  return f"config: {message} (with {names})"
+  return RunError(f"config: {first_line(error)} (with {names})")

@@ -14,8 +14,8 @@ from jaxreg.train.data.dataset import Dataset, scale_remark
 from jaxreg.train.data.readable import without_faults
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices import processes
-from jaxreg.train.errors import ArgumentError, RunError
-from jaxreg.train.lookup import short
+from jaxreg.train.errors import ArgumentError, RunError, field_error
+from jaxreg.train.user_modules import short
 
 HINT = "; the job check-data finds all such images, and --config.data.skip_unreadable=True leaves them out"
 NPZ = {"scale": "--config.data.npz.scale", "standardize": "--config.data.npz.standardize=True"}
@@ -92,4 +92,4 @@ def _fields_of(section: str) -> Generator[None]:
   try:
     yield
   except ArgumentError as error:
-    raise error.of_section(section) from error
+    raise field_error(section, error) from error

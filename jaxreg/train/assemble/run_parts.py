@@ -10,10 +10,10 @@ from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.devices.sharding import make_layout, make_mesh
+from jaxreg.train.run.dispatch import Intervals
 from jaxreg.train.run.evaluation import make_evaluate
 from jaxreg.train.run.health import CollapseGuard
 from jaxreg.train.run.interrupt import Interrupt
-from jaxreg.train.run.intervals import Intervals
 from jaxreg.train.run.loop import Run
 from jaxreg.train.step.program import Program
 
@@ -23,7 +23,6 @@ def replicas_of(config: Config, program: Program) -> Vmap | Loop:
   mesh = make_mesh(config.mesh.model, config.mesh.axes)
   return make_replicas(
     mesh,
-    config.replicas_by,
     number=config.replicas,
     params=program.abstract.params,
     parallel=config.parallel,

@@ -1,7 +1,7 @@
 """The configuration: its fields, their meaning, and their allowed values.
 
-`fields` has the table of the fields, which is also their type; `choices` adds the options of what a
-configuration names. `describe` says what a field means and may be, and `checks` checks it. `values` reads the
-texts of flags and rows, and `loading` the config files.
+`fields` has the table of the fields, which is also their type. `values` has all of a single field: its type,
+how a text is read, what is checked, and its help. `choices` adds the options of what a configuration names.
+`rows` reads tables of fields, `flags` the command line, `config_files` the files. `checks` finds conflicts.
 May import: devices, step, data, for the choices that fields name.
 """

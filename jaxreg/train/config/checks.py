@@ -1,19 +1,14 @@
-"""Checks that need the configuration alone: of single fields, then of fields that conflict."""
+"""The check of a configuration: of each field alone, then of fields that conflict with each other."""
 
 import itertools
-import math
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from jaxreg.train.config.choices import base_config, check_choices, flatten
-from jaxreg.train.config.describe import fits, in_words, kind_of, names_of
-from jaxreg.train.config.fields import Config, Flat, Model, row_of
+from jaxreg.train.config.choices import check_choices, flatten
+from jaxreg.train.config.fields import Config, Model
+from jaxreg.train.config.values import check_types, check_value, kind_of
 from jaxreg.train.devices.sharding import parse
-from jaxreg.train.errors import RunError, shortened, unknown
+from jaxreg.train.errors import RunError
 from jaxreg.train.step import optimizer
-
-# Fields in which a name that appears twice counts twice.
-WEIGHTED = re.compile(r"augment\.\w+\.operations$")
 
 COSINES = ("cosface", "arcface")
 
@@ -28,56 +23,13 @@ def check(config: Config) -> None:
   check_types(flat)
   check_choices(config)
   for field, value in flat.items():
-    _check_allowed(field, value, names_of(kind_of(field, flat)))
+    check_value(field, value, kind_of(field, flat))
   for message in itertools.chain(_conflicts(config), _optimizer_conflicts(config)):
     raise RunError(message)
 
 
-def check_types(fields: Flat) -> None:
-  """Checks that the known fields of a flat configuration have values of their types."""
-  known = flatten(base_config())
-  for field, default in known.items():
-    value, kind = fields.get(field, default), kind_of(field, known)
-    if not fits(value, kind):
-      raise RunError(f"{field}: must be {in_words(kind)}, got {_shown(value, repr)}")
-
-
-def _check_allowed(field: str, value: object, names: tuple[str, ...]) -> None:
-  """Checks the names or the numbers of one field."""
-  values = value if isinstance(value, list) else [value]
-  if names and (wrong := [name for name in values if name not in names]):
-    raise unknown(field, wrong[0], names)
-  numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
-  others = [repr(each) for each in values if not isinstance(each, int | float)]
-  if len(set(others)) < len(others) and not WEIGHTED.match(field):
-    raise RunError(f"{field}: each must be named once, got {tuple(values)}")
-  interval = row_of(field).allowed or "(-inf, inf)"
-  if not all(_lies_in(interval, number) for number in numbers):
-    raise RunError(f"{field}: must be {_in_words(interval)}, got {_shown(value, str)}")
-
-
-def _shown(value: object, text: Callable[[object], str]) -> str:
-  return shortened(text(tuple(value) if isinstance(value, list) else value), 80)
-
-
-def _lies_in(interval: str, value: float) -> bool:
-  low, high = map(float, interval[1:-1].split(", "))
-  if isinstance(value, int) and value.bit_length() > 1000:  # no float is as large
-    return False
-  above = value > low if interval[0] == "(" else value >= low
-  return math.isfinite(value) and above and (value < high if interval[-1] == ")" else value <= high)
-
-
-def _in_words(interval: str) -> str:
-  low, high = interval[1:-1].split(", ")
-  if low == "-inf":
-    return "finite"
-  most = f"{'below' if interval[-1] == ')' else 'at most'} {high}"
-  return f"{'above' if interval[0] == '(' else 'at least'} {low} and {'finite' if high == 'inf' else most}"
-
-
 def _conflicts(config: Config) -> Iterator[str]:
-  """What is wrong with fields together, if each is valid alone."""
+  """Yields a message for each conflict between fields that are valid alone."""
   augment, stream, model, mlp = config.augment, config.data.stream, config.model, config.model.MLP
   evaluate, mesh, pretrained = config.evaluate, config.mesh, config.pretrained
   if len(augment.mean) != len(augment.std):
@@ -94,11 +46,9 @@ def _conflicts(config: Config) -> Iterator[str]:
     yield f"average.name: early_stopping is for single runs; give ensemble=1, got {config.ensemble}"
   if config.job != "compare" and config.replicas % config.ensemble:
     yield f"ensemble: must divide replicas={config.replicas}, got {config.ensemble}"
-  if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
-    yield (
-      "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
-      f"steps_per_dispatch=1, got {config.replicas_by} and {config.steps_per_dispatch}"
-    )
+  if config.parallel == "pmap" and config.steps_per_dispatch > 1:
+    got = config.steps_per_dispatch
+    yield f"steps_per_dispatch: must be 0 or 1 with parallel=pmap, got {got}"
   # Larger seeds repeat the keys of smaller ones in JAX.
   if not 0 <= config.seed <= 2**32 - config.replicas:
     yield f"seed: must be at least 0, and below 2**32 for every replica, got {config.seed}"
@@ -106,11 +56,8 @@ def _conflicts(config: Config) -> Iterator[str]:
   if mesh.model > 1 and "model" not in axes:
     got = mesh.model
     yield f"mesh.model: nothing is split over the model axis; give 1, or name it in mesh.shard, got {got}"
-  if axes and (config.parallel == "pmap" or config.replicas_by == "vmap"):
-    yield (
-      "mesh.shard: a state that is split needs parallel=jit and replicas_by=auto or loop, "
-      f"got {config.parallel} and {config.replicas_by}"
-    )
+  if axes and config.parallel == "pmap":
+    yield f"mesh.shard: must be empty with parallel=pmap, got {mesh.shard}"
   if mesh.axes == "explicit" and (config.parallel == "pmap" or config.accumulate > 1):
     got = f"{config.parallel} and {config.accumulate}"
     yield f"mesh.axes: explicit needs parallel=jit and accumulate=1, got {got}"
@@ -152,7 +99,7 @@ def _conflicts(config: Config) -> Iterator[str]:
 
 
 def _optimizer_conflicts(config: Config) -> Iterator[str]:
-  """What is wrong with the optimizer together with other fields, if each is valid alone."""
+  """Yields a message for each conflict between the optimizer and other fields."""
   chosen, model = config.optimizer, config.model
   name, decay, schedule = optimizer.step_name(chosen), chosen.weight_decay.rate, chosen.schedule
   if schedule.step.relative and max(schedule.step.boundaries, default=0) >= 1:

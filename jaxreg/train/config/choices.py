@@ -14,18 +14,19 @@ import jax
 from ml_collections import ConfigDict, config_dict
 
 from jaxreg.train import registry
-from jaxreg.train.config.fields import FIELDS, Choice, Config, Flat
+from jaxreg.train.config.fields import FIELDS, Choice, Config
+from jaxreg.train.entries import Chosen, Entry, Fields, Options
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import Chosen, Entry, Fields, check_imported, is_yours, short
 from jaxreg.train.registry import REGISTRY, options_of
+from jaxreg.train.user_modules import check_imported, is_yours, short
 
-CHOICES = {field: group for group, field in registry.FIELDS.items()}  # the group of each field that chooses
+CHOICES = {field: group for group, field in registry.CHOOSERS.items()}  # the group of each field that chooses
 # Fields whose tables set other fields, as `{label: {field: value}}`.
 ROWS = ("compare.rows", "compare.grid")
 
 
 def base_config() -> Config:
-  """Every field with its default; a config file changes the fields that differ."""
+  """Makes a configuration of all fields with their defaults; a config file changes some of them."""
   config = cast(Config, _group({}))
   for field, row in FIELDS.items():
     *parents, name = field.split(".")
@@ -38,8 +39,8 @@ def base_config() -> Config:
   return add_options(config).lock()
 
 
-def _group(fields: Flat) -> ConfigDict:
-  """A group of the configuration; a field whose default is None is a number that may be left out."""
+def _group(fields: Options) -> ConfigDict:
+  """Returns a group of the configuration; a field whose default is None is a number that may be left out."""
   group = ConfigDict(convert_dict=False)  # a dict is a value: rows, whose labels and fields have dots
   for name, value in fields.items():
     value = _group(value) if isinstance(value, dict) else value
@@ -47,7 +48,7 @@ def _group(fields: Flat) -> ConfigDict:
   return group
 
 
-def flatten(config: ConfigDict | Flat, prefix: str = "") -> Fields:
+def flatten(config: ConfigDict | Options, prefix: str = "") -> Fields:
   """Returns the fields by their dotted names: `{"optimizer.name": "adam", ...}`."""
   flat = {}
   for name, value in config.items():
@@ -58,13 +59,13 @@ def flatten(config: ConfigDict | Flat, prefix: str = "") -> Fields:
   return flat
 
 
-def relevant(flat: Flat) -> Fields:
-  """A flat configuration without the options that nothing reads, because their choice is not named."""
+def relevant(flat: Options) -> Fields:
+  """Removes the options of choices that a flat configuration does not name."""
   return {field: value for field, value in flat.items() if chooser(field, flat) is None}
 
 
-def option(field: str) -> tuple[str, str, str] | None:
-  """The group, the choice and the name of an option, as `method`, `focal`, `loss.gamma`; None for others."""
+def split_option(field: str) -> tuple[str, str, str] | None:
+  """Splits an option into group, choice and name: `method`, `focal`, `loss.gamma`; None for other fields."""
   if field in FIELDS:
     return None
   group = max((group for group in REGISTRY if field.startswith(f"{group}.")), key=len, default="")
@@ -72,12 +73,13 @@ def option(field: str) -> tuple[str, str, str] | None:
   return (group, choice, name) if group and dot else None
 
 
-def chooser(field: str, flat: Flat) -> str | None:
-  """The field whose choice leaves this option unread; None if the option is read."""
-  if not (found := option(field)):
+def chooser(field: str, flat: Options) -> str | None:
+  """Returns the field that does not name this option's choice; None if the option is read."""
+  option = split_option(field)
+  if option is None:
     return None
-  group, choice, _ = found
-  by = registry.FIELDS[group]
+  group, choice, _ = option
+  by = registry.CHOOSERS[group]
   named = flat.get(by, ())
   names = [short(each) for each in (named if isinstance(named, list) else [named])]
   inner = [short(flat.get(f"{group}.{name}.inner")) for name in names]
@@ -90,18 +92,18 @@ def is_choice(field: str) -> bool:
 
 
 def chosen(config: Config, group: str, name: str | None = None) -> Chosen:
-  """The entry that a group of the configuration names, or one `name` of several, with its options."""
+  """Returns the entry that a group of the configuration names, or one `name` of several, with its options."""
   part = _part(config, group)
   which: str = part.name if name is None else name
   return registry.choose(group, which, part[short(which)].to_dict())
 
 
 def chosen_all(config: Config, group: str) -> list[Chosen]:
-  """The entries that the field `names` of a group names, in their order."""
+  """Returns the entries that the field `names` of a group names, in their order."""
   return [chosen(config, group, name) for name in _part(config, group).names]
 
 
-def add_options(config: Config, flat: Flat | None = None) -> Config:
+def add_options(config: Config, flat: Options | None = None) -> Config:
   """Adds the group of options of every choice that has none in the configuration yet.
 
   A configuration has the options of our tables from the start. After any other choice, this adds its options:
@@ -147,23 +149,23 @@ def check_choices(config: Config) -> None:
       raise RunError(f"{field}: {other} and {name} would share {group}.{short(name)}; rename one of them")
 
 
-def check_imports(flat: Flat) -> None:
+def check_imports(flat: Options) -> None:
   """Checks that the names in a work directory's configuration need no import."""
   for field, _, name in named_in(flat):
     if field not in ROWS:
       check_imported(name, field)
 
 
-def named_in(flat: Flat) -> Iterator[tuple[str, str, str]]:
-  """The field, group and name of every choice in a flat configuration; of rows, only names `module:NAME`."""
+def named_in(flat: Options) -> Iterator[tuple[str, str, str]]:
+  """Yields the field, group and name of every choice; of choices in rows, only those named `module:NAME`."""
   for field, value in flat.items():
     if field in CHOICES or _is_inner(field):
       names = (name for name in jax.tree.leaves(value) if isinstance(name, str))
       yield from ((field, CHOICES.get(field, "optimizer"), name) for name in names)
     elif field in ROWS and isinstance(value, dict):
-      for key, of_row in value.items():
-        found = named_in(of_row if isinstance(of_row, dict) else {key: of_row})
-        yield from ((field, group, name) for _, group, name in found if is_yours(name))
+      for key, fields in value.items():
+        named = named_in(fields if isinstance(fields, dict) else {key: fields})
+        yield from ((field, group, name) for _, group, name in named if is_yours(name))
 
 
 def _is_inner(field: str) -> bool:

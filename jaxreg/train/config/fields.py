@@ -1,4 +1,4 @@
-"""The table of the fields: a class for each group, whose annotations are the types of its fields."""
+"""The table of all fields: a class for each group, whose annotations are the types of its fields."""
 
 import fnmatch
 import functools
@@ -9,63 +9,65 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Self
 from ml_collections import ConfigDict
 
 from jaxreg.train.data.images import Decoding
-from jaxreg.train.lookup import Fields, Options, parameters
+from jaxreg.train.entries import Fields, Options, parameters
 
-Flat = Options
-Reads = Callable[[Flat], bool]
+Reads = Callable[[Options], bool]
 
-OPTION = object()  # the default of a field whose function has it in its signature
+FROM_SIGNATURE = object()  # the default of a field whose function has it in its signature
 
-MOST_STEPS = "1e9"  # only a slip exceeds this and the other upper bounds, and a run would not survive it
+MOST_STEPS = "1e9"  # like the other upper bounds: only a typing error exceeds it, and would end the run
 
 Job = Literal["train", "evaluate", "compare", "report", "check_data"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
-Checkpoints = Literal["latest", "best"]
-Split = Literal["train", "val", "test"]
-Mask = Literal["kernels_only", "no_branches", "everything"]
+CheckpointName = Literal["latest", "best"]
+SplitName = Literal["train", "val", "test"]
+MaskName = Literal["kernels_only", "no_branches", "everything"]
 Fitted = Literal["temperature", "conformal", "aps", "conformal_risk", "thresholds", "laplace"]
 Measure = Literal["mce", "adaptive_ece", "classwise_ece", "ranking", "f1", Fitted]
 Checks = Literal["errors", "residuals", "calibration", "selective", "conformal"]
 Section = Literal[Checks, "ood", "corruptions", "adversarial", "flatness", "noise"]
 Rows = dict[str, Fields]  # {label: {field: value}}
 
-JOBS: tuple[str, ...] = typing.get_args(Job)
+JOB_NAMES: tuple[str, ...] = typing.get_args(Job)
 
 
 class Field(NamedTuple):
   """A row of the table.
 
-  The scope says who may give another value in the same work directory; without a scope, nobody. `call`:
-  everybody, because it says what one call asks. `prediction` and `place`: an evaluation. `length`: a
-  training, which continues with the new value.
+  The scope says which calls on a work directory may change the value; without a scope, none. `call`: all, as
+  the field belongs to one call. `prediction` and `place`: evaluations. `length`: a training, which continues
+  with the new value.
   """
 
-  default: object = OPTION
-  help: str = ""  # where no docstring of a function has the meaning
-  allowed: str | None = None  # the interval of the numbers, as "[0, inf)"
-  # Whether a flat configuration reads it: a function, or the field, itself always read, that has to be given.
+  default: object = FROM_SIGNATURE
+  help: str = ""  # for fields that no function's docstring describes
+  allowed: str | None = None  # the interval of its numbers, as "[0, inf)"
+  # When a job reads it: a function of the flat configuration, or the name of a field that must not be empty
+  # or 0, and that is always read itself.
   read_when: Reads | str | None = None
   scope: Literal["call", "prediction", "place", "length"] | None = None
-  kind: object = None  # the type; a `Literal` has the names that it may be
-  function: Callable[..., object] | None = None  # whose parameter it is, with its default and its meaning
+  kind: object = None  # its type; a `Literal` has the allowed names
+  function: Callable[..., object] | None = (
+    None  # the function whose parameter it is, with default and docstring
+  )
 
 
 def field(*row, **named) -> Any:
-  """A `Field`, which type checkers take for a value of the field's type."""
+  """Makes a `Field` that type checkers take for a value of the field's type."""
   return Field(*row, **named)
 
 
-NOTHING = Field()
+NO_ROW = Field()
 
 
 class Group(ConfigDict, Options):
-  """A group of fields; `class Mesh(Group, scope="call")` gives an attribute to all fields that have none.
+  """A group of fields; `class Mesh(Group, scope="call")` is the default for its fields.
 
-  The classes are the type of a configuration for type checkers; a configuration itself is a `ConfigDict`.
+  Type checkers take these classes for the type of a configuration, which is a `ConfigDict`.
   """
 
-  row = NOTHING
+  row = NO_ROW
 
   def __init_subclass__(cls, **row: object):
     cls.row = field(**row)
@@ -80,14 +82,14 @@ class Group(ConfigDict, Options):
 
 
 class Choice(Group):
-  """A group that also has a group of options for each function that its field `name` or `names` can name."""
+  """A group with a subgroup of options for each function that its field `name` or `names` can name."""
 
   if TYPE_CHECKING:
 
     def __getattr__(self, attribute: str) -> Any: ...
 
 
-def always(flat: Flat) -> bool:
+def always(flat: Options) -> bool:
   del flat
   return True
 
@@ -99,44 +101,54 @@ def by_job(*jobs: str) -> Reads:
 evaluates = by_job("evaluate", "report")
 
 
-def measured(flat: Flat) -> bool:
+def measured(flat: Options) -> bool:
   return flat["job"] == "report" or (evaluates(flat) and bool(flat["evaluate.measures"]))
 
 
-def by_laplace(flat: Flat) -> bool:
+def by_laplace(flat: Options) -> bool:
   return measured(flat) and "laplace" in flat["evaluate.measures"]
 
 
-def reads_streams(flat: Flat) -> bool:
+def reads_streams(flat: Options) -> bool:
   """Whether the data are images that are decoded batch by batch, as `data.stream` says."""
   name = flat["data.name"]
   return name == "image_folder" or bool(flat.get(f"data.{name}.stream"))
 
 
 class Mesh(Group, scope="call"):
-  model: int = field(1, "Devices on the axis `model`; the other axis, `data`, splits batches.", "[1, inf)")
+  model: int = field(
+    1,
+    "Number of devices on the mesh axis `model`; the axis `data` has the rest and splits batches.",
+    "[1, inf)",
+  )
   shard: tuple[str | tuple[str | float, ...], ...] = field(
     (),
-    "How parameters are split, by the first rule that fits: head (classes over `model`), fsdp (the largest "
-    "dimension over `data`), (glob, dimension, axis), or as a flag 'head/*: -1=model', '*: largest=data'.",
+    "Rules that split parameters; the first match counts: head (classes over `model`), fsdp (the largest "
+    "dimension over `data`) or (glob, dimension, axis); as a flag, 'head/*: -1=model' or '*: largest=data'.",
   )
-  min_size: int = field(16384, "`largest` leaves smaller parameters whole.", "[0, inf)", "mesh.shard")
+  min_size: int = field(
+    16384,
+    "Rules for the largest dimension leave parameters with fewer elements whole.",
+    "[0, inf)",
+    "mesh.shard",
+  )
   axes: Literal["auto", "explicit"] = field(
-    "auto", "auto: JAX chooses how arrays are split; explicit: types say it, which some Linen layers refuse."
+    "auto",
+    "auto: JAX chooses how arrays are split; explicit: their types do, which some Linen layers refuse.",
   )
 
 
 class LogFields(Group, scope="call"):
   trackers: tuple[str, ...] = field(
     ("tensorboard",),
-    "Where records and figures go, too: tensorboard, mlflow, wandb, or MODULE:NAME, a function of (step, "
-    "metrics, figures).",
+    "Further places for records and figures: tensorboard, mlflow, wandb, or MODULE:NAME, a function of "
+    "(step, metrics, figures).",
   )
 
 
 class Watch(Group, scope="call"):
   steps: int = field(
-    500, "Warn after this many steps without learning, or if the loss explodes; 0: never.", "[0, inf)"
+    500, "Warn after this many steps without learning, or when the loss explodes; 0: never.", "[0, inf)"
   )
 
 
@@ -183,16 +195,20 @@ class Data(Choice):
 
 
 class Augment(Choice):
-  names: tuple[str, ...] = field((), "Applied in this order to the stored inputs of training batches.")
-  mean: tuple[float, ...] = field((), "Value for each channel that is subtracted from all scaled inputs.")
-  std: tuple[float, ...] = field((), "Divisor of each channel, after subtraction of the mean.", "(0, inf)")
+  names: tuple[str, ...] = field((), "Augmentations of the stored inputs of training batches, in this order.")
+  mean: tuple[float, ...] = field((), "Mean of each channel, which is subtracted from the scaled inputs.")
+  std: tuple[float, ...] = field(
+    (),
+    "Standard deviation of each channel, which divides the inputs after the mean is subtracted.",
+    "(0, inf)",
+  )
 
 
 class Model(Choice):
   name: str = field("MLP", "The network under the head.")
   unbalance: float = field(
     0.0,
-    "Standard deviation of the log factors that rescale an MLP's hidden units at the start.",
+    "Standard deviation of the log factors that rescale an MLP's hidden units at initialisation.",
     "[0, inf)",
   )
 
@@ -206,62 +222,67 @@ class Method(Choice):
     0.0, "The largest ratio of two class weights; 0: any.", "[0, inf)", "method.class_weights"
   )
   chunk_size: int = field(
-    0, "Labels whose logits are in memory at a time, for many classes; 0: all.", "[0, inf)", scope="call"
+    0,
+    "Number of labels whose logits are in memory at a time, for many classes; 0: all.",
+    "[0, inf)",
+    scope="call",
   )
 
 
 class Regularizers(Choice, read_when="regularizers.names"):
   names: tuple[str, ...] = field((), "Terms that are added to the loss.")
-  mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters of penalties.")
-  dual_learning_rate: float = field(0.01, "Learning rate of the multipliers of limits.", "(0, inf)")
+  dual_learning_rate: float = field(
+    0.01, "Learning rate of the Lagrange multipliers of penalties with a limit.", "(0, inf)"
+  )
 
 
 class Average(Choice):
   name: str = field(
     "none",
-    "The parameters that predict: none, the last; early_stopping, the best; swa, the mean over the end of a "
-    "run; swag, draws from a Gaussian of the same iterates; ema, the exponential mean.",
+    "Parameters that predict: none, the last; early_stopping, the best; swa, the mean over the end of a run; "
+    "swag, samples from a Gaussian fitted there; ema, the exponential moving average.",
   )
 
 
 class Noise(Choice, read_when="noise.names"):
-  names: tuple[str, ...] = field((), "Noise in training: on the scaled inputs, the labels or the parameters.")
-  mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters with noise.")
+  names: tuple[str, ...] = field((), "Noise in training, on the scaled inputs, the labels or the parameters.")
 
 
 class Pretrained(Group, read_when="pretrained.workdir"):
-  workdir: str = field("", "Fine-tuning: take the backbone of the run in this work directory.")
-  file: str = field("", "Fine-tuning: a ResNet in safetensors, of torchvision or timm.", read_when=always)
-  checkpoint: Checkpoints = field("best", "Which checkpoint of that run.")
-  replica: int = field(0, "Which replica of that run.", "[0, inf)")
+  workdir: str = field("", "Fine-tuning: start from the backbone of the run in this work directory.")
+  file: str = field(
+    "", "Fine-tuning: start from this safetensors file of a torchvision or timm ResNet.", read_when=always
+  )
+  checkpoint: CheckpointName = field("best", "Checkpoint of that run.")
 
 
 class Teacher(Group, read_when="teacher.workdir"):
-  workdir: str = field("", "Distillation: learn from the predictions of the run in this work directory.")
-  checkpoint: Checkpoints = field("best", "Which checkpoint of that run.")
-  replica: int = field(0, "Which replica of that run.", "[0, inf)")
+  workdir: str = field("", "Distillation: learn from the best checkpoint of the run in this work directory.")
 
 
 class Constraints(Choice, read_when="optimizer.constraints.names"):
   names: tuple[str, ...] = field((), "Constraints on the parameters, applied after each step in this order.")
-  mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters of constraints.")
 
 
 class WeightDecay(Group, read_when="optimizer.weight_decay.rate"):
-  rate: float = field(0.0, "Strength of the weight decay; 0: none.", "[0, inf)")
-  decoupled: bool = field(False, "Decay after the optimizer's scaling (as AdamW), not in the gradient.")
-  mask: Mask = field("kernels_only", "Function of jaxreg.paths that selects the parameters that decay.")
+  rate: float = field(0.0, "Rate of the weight decay; 0: none.", "[0, inf)")
+  decoupled: bool = field(
+    False, "Apply the decay after the optimizer's scaling, as AdamW does, and not to the gradient."
+  )
+  mask: MaskName = field(
+    "kernels_only", "Name of the function in jaxreg.paths that selects the parameters that decay."
+  )
 
 
 class Schedule(Choice):
   name: str = field("constant", "Shape of the learning rate after the warm-up.")
-  warmup_epochs: float = field(0.0, "Epochs in which the learning rate rises linearly from 0.", "[0, inf)")
+  warmup_epochs: float = field(0.0, "Epochs of linear warm-up from a learning rate of 0.", "[0, inf)")
 
 
 class Optimizer(Choice):
   name: str = field("adam", "The optimizer, or a wrapper of another one.")
   learning_rate: float = field(0.001, "The largest learning rate of the schedule.", "(0, inf)")
-  clip_norm: float = field(0.0, "Largest norm of the gradient; 0: no clipping.", "[0, inf)")
+  clip_norm: float = field(0.0, "Largest global norm of the gradient; 0: no clipping.", "[0, inf)")
   constraints: Constraints
   weight_decay: WeightDecay
   schedule: Schedule
@@ -271,65 +292,78 @@ class Checkpoint(Group):
   every: int = field(1, "Epochs between checkpoints.", "[1, inf)")
   every_steps: int = field(0, "Steps between further checkpoints; 0: none.", "[0, inf)")
   every_minutes: float = field(0.0, "Minutes between further checkpoints; 0: none.", "[0, inf)", scope="call")
-  keep: int = field(2, "How many of the latest checkpoints are kept, beside the best one.", "[2, inf)")
-  best: Best = field("auto", "Metric of the best checkpoint; auto: val/error, or val/rmse for numbers.")
+  keep: int = field(2, "Number of latest checkpoints to keep, in addition to the best one.", "[2, inf)")
+  best: Best = field(
+    "auto", "Metric that chooses a checkpoint, and a setting of compare.grid; auto: val/error or val/rmse."
+  )
   wait: bool = field(True, "Block training until a checkpoint is on disk.", scope="call")
 
 
 class Evaluate(Group, read_when=by_job("evaluate"), scope="prediction"):
-  checkpoint: Checkpoints = field("latest", "Checkpoint to evaluate.", read_when=evaluates, scope="call")
-  split: Split = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
-  mc_samples: int = field(0, "Draws of the noise in a prediction's mean; 0: no noise.", "[0, 1e6]", always)
-  combine: Literal["arithmetic", "geometric", "weight_scaling"] = field(
-    "arithmetic", "The mean over the draws; weight_scaling: the noise's mean, no draws.", read_when=always
+  checkpoint: CheckpointName = field("latest", "Checkpoint to evaluate.", read_when=evaluates, scope="call")
+  split: SplitName = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
+  mc_samples: int = field(
+    0, "Noise samples that a prediction averages over; 0: no noise.", "[0, 1e6]", always
   )
-  mirror: bool = field(False, "A prediction is the mean over an image and its mirror.", read_when=always)
+  combine: Literal["arithmetic", "geometric", "weight_scaling"] = field(
+    "arithmetic", "How samples are averaged; weight_scaling replaces the noise by its mean.", read_when=always
+  )
+  mirror: bool = field(
+    False, "Average each prediction over the image and its mirror image.", read_when=always
+  )
   ood: tuple[Literal["rotated", "inverted", "noise", "digits"], ...] = field(
     (),
-    "Images that the predictions are to tell from the split's: its own rotated by 90 degrees or inverted, "
-    "noise, or digits. The energy leaves out evaluate.mirror.",
+    "Out-of-distribution images to detect: the split's own rotated by 90 degrees or inverted, noise, or "
+    "digits. The energy score ignores evaluate.mirror.",
   )
   measures: tuple[Measure, ...] = field(
     (),
-    "More measures: mce, adaptive_ece, classwise_ece; for labels that are no or yes ranking (AUROC, average "
-    "precision) and f1; and, learnt from the validation split, temperature, conformal, aps, conformal_risk "
-    "(sets of such labels), thresholds (F1 at one for each label), laplace (as laplace.over says).",
+    "Further measures: mce, adaptive_ece, classwise_ece; for yes-or-no labels, ranking (AUROC, average "
+    "precision) and f1; fitted on the validation split, temperature, conformal, aps, laplace, and for "
+    "yes-or-no labels conformal_risk and thresholds (F1 with a threshold per label).",
   )
-  alpha: float = field(0.1, "How often a conformal set may miss a label.", "[0, 1]", measured)
+  alpha: float = field(0.1, "Share of labels that conformal sets and intervals may miss.", "[0, 1]", measured)
 
 
 class Report(Group, read_when=by_job("report"), scope="call"):
-  against: tuple[str, ...] = field((), "Work directories to compare with; seeds of one model are put in one.")
-  minutes: float = field(5.0, "Budget of a report card, which chooses examples and products.", "(0, 1e4]")
+  against: tuple[str, ...] = field(
+    (), "Work directories of runs to compare with; the seeds of one model are joined."
+  )
+  minutes: float = field(
+    5.0, "Time budget of a report card, which decides how many examples and products it uses.", "(0, 1e4]"
+  )
   sections: tuple[Section, ...] = field((), "Sections of the card; (): all.")
 
 
 class Laplace(Group, read_when=by_laplace, scope="call"):
-  over: Literal["last", "all"] = field("last", "Whose weights are random: the last layer's, or all layers'.")
-  structure: Structure = field("kfac", "The Gauss-Newton matrix of all layers, as in ensembles.laplace.")
-  samples: int = field(0, "Draws of all layers' weights to average over; 0: linearised network.", "[0, 1e4]")
+  over: Literal["last", "all"] = field("last", "Layers with random weights: the last one, or all.")
+  structure: Structure = field(
+    "kfac", "Structure of the Gauss-Newton matrix with over=all, as in ensembles.laplace."
+  )
+  samples: int = field(
+    0, "Weight samples to average over with over=all; 0: a linearised network.", "[0, 1e4]"
+  )
 
 
 class Compare(Group, read_when=by_job("compare"), scope="call"):
   rows: Rows = field(
     {name: {"method.name": name} for name in ("softmax", "dropmax")},
-    "Rows of the comparison, {label: {field: value}}; as a flag: methods, or 'label: field=value ...'.",
+    "Rows of the comparison, {label: {field: value}}; as a flag, methods or 'label: field=value ...'.",
   )
   grid: Fields = field(
     {},
     "Settings to search on the validation split: {field: values} for all rows, {label: {field: values}} "
-    "for one; as a flag: 'field=value,value,...', or 'label: field=value,...'.",
+    "for one; as a flag, 'field=value,value,...' or 'label: field=value,...'.",
   )
   seeds: int = field(5, "Number of seeds of each row.", "[1, 1e4]")
-  choose: Best = field("auto", "The metric that chooses a setting of the grid; auto: as in checkpoint.best.")
 
 
 class Config(Group):
   """All fields."""
 
   job: Job = field("train", "What to do.", scope="call")
-  seed: int = field(0, "Determines the initial weights, the order of the data and all noise.")
-  batch_size: int = field(64, "Labelled examples in a batch, on all devices together.", "[1, inf)")
+  seed: int = field(0, "Seed of the initial weights, the order of the data and all noise.")
+  batch_size: int = field(64, "Number of labelled examples in a batch, over all devices.", "[1, inf)")
   epochs: int = field(
     10, "Length of the run in passes over the training examples.", "[1, 1e9]", scope="length"
   )
@@ -337,26 +371,22 @@ class Config(Group):
   eval_every: int = field(1, "Epochs between evaluations on the validation split.", "[1, inf)")
   eval_batch_size: int = field(500, "Examples in a batch of an evaluation.", "[1, 1e6]", scope="prediction")
   parallel: Literal["jit", "pmap"] = field("jit", "How a step runs on several devices.", scope="length")
-  replicas: int = field(1, "Runs side by side, with seeds from `seed` on; results are means.", "[1, 1e4]")
-  ensemble: int = field(1, "Replicas in a row that predict together, by mean probabilities.", "[1, 1e4]")
-  replicas_by: Literal["auto", "vmap", "loop"] = field(
-    "auto", "How replicas run: vmap, one program for all; loop, one program, called for each."
+  replicas: int = field(
+    1, "Number of runs side by side, with the seeds from `seed` on; results are their means.", "[1, 1e4]"
   )
-  steps_per_dispatch: int = field(0, "Steps of one call of the program; 0: 1 on a CPU, else 8.", "[0, 1e6]")
+  ensemble: int = field(
+    1, "Number of consecutive replicas that predict together, by their mean probabilities.", "[1, 1e4]"
+  )
+  steps_per_dispatch: int = field(0, "Steps in one call of the program; 0: 1 on a CPU, else 8.", "[0, 1e6]")
   mesh: Mesh
-  accumulate: int = field(1, "Parts of a batch whose gradients are added up, to save memory.", "[1, inf)")
+  accumulate: int = field(
+    1, "Number of microbatches whose gradients are accumulated, to save memory.", "[1, inf)"
+  )
   precision: Literal["float32", "bfloat16"] = field(
     "float32", "Number format of the layers; parameters, losses and masks are float32."
   )
-  compilation_cache: bool = field(True, "Keep compiled programs in ~/.cache/jaxreg.", scope="call")
   onednn: bool = field(
-    False, "Convolutions on a CPU by oneDNN, with JAX 0.12: faster, but compiled at every start."
-  )
-  stacks_after: float = field(
-    30.0,
-    "Minutes of a step after which all stacks go to stacks-<process>.txt; 0: never.",
-    "[0, inf)",
-    scope="call",
+    False, "With JAX 0.12, compute convolutions on a CPU by oneDNN: faster, but compiled at every start."
   )
   log_every: int = field(50, "Steps between training records.", "[1, inf)")
   log: LogFields
@@ -378,9 +408,9 @@ class Config(Group):
   compare: Compare
 
 
-# What no signature says of options: for the fields that a glob fits, the first row that has an attribute.
+# Attributes of options that no signature has: the first row whose glob matches, and that has it, counts.
 OPTIONS: dict[str, Field] = {
-  "method.*.head.initializer": Field(help="How the layers start: glorot or tutorial."),
+  "method.*.head.initializer": Field(help="Initialiser of the layers: glorot or tutorial."),
   "data.*.validation_fraction data.*.test_fraction": Field(allowed="(0, 1)"),
   "data.*.num_* data.idx.per_class": Field(allowed="[0, inf)"),
   "data.*.workers data.*.path data.csv.val data.csv.test data.*.data_dir data.*.manual_dir": Field(
@@ -392,7 +422,7 @@ OPTIONS: dict[str, Field] = {
   "model.*.depth model.*.num_*": Field(allowed="[1, 1e4]"),
   "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.d_*": Field(allowed="[1, 1e6]"),
   "method.*.predict.num_samples": Field(
-    help="Sampled masks that a prediction averages over; 0: none is drawn."
+    help="Sampled masks that a prediction averages over; 0: no sampling."
   ),
   "method.group_softmax.predict.logit_scale": Field(
     help="Factor of the logits before the softmax of the prediction."
@@ -401,7 +431,7 @@ OPTIONS: dict[str, Field] = {
     help="Training examples of each class.", allowed="(0, inf)"
   ),
   "method.multitask.loss.weight": Field(
-    help="Weight of each further task, unless the head learns the weights."
+    help="Weight of each additional task, unless the head learns the weights."
   ),
   "method.focal.loss.gamma": Field(allowed="[0, 100]"),
   "method.*.num_* regularizers.*.num_*": Field(allowed="[0, 1e4]"),
@@ -410,13 +440,13 @@ OPTIONS: dict[str, Field] = {
   "method.*": Field(allowed="[-1e6, 1e6]"),
   "regularizers.*.weight": Field(help="Factor of the term in the loss.", allowed="[0, inf)"),
   "regularizers.*.limit": Field(
-    help="Makes the penalty a constraint, at most this value; dual ascent finds its multiplier; 0: no limit.",
+    help="Bounds the penalty by this value, with a multiplier found by dual ascent; 0: no bound.",
     allowed="[0, inf)",
   ),
   "average.swag.rank": Field(allowed="[2, 1e4]"),
   "average.swag.samples": Field(allowed="[1, 1e6]"),
   "average.swag.scale regularizers.*.eps": Field(allowed="[0, inf)"),
-  "optimizer.*.inner": Field(help="The optimizer that the wrapper wraps."),
+  "optimizer.*.inner": Field(help="Optimizer inside the wrapper."),
   "optimizer.*.variance": Field(
     help="Variance of the gradient's noise at the first step.", allowed="[0, inf)"
   ),
@@ -425,9 +455,9 @@ OPTIONS: dict[str, Field] = {
   ),
   "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": Field(allowed="[0, 1]"),
   "optimizer.mahalanobis.metric": Field(
-    help="The metric of the steepest descent: pairs of a glob and a number; as a flag, 'GLOB: NUMBER'."
+    help="Metric of the steepest descent: pairs of a glob and a number; as a flag, 'GLOB: NUMBER'."
   ),
-  "optimizer.reparameterize.coordinates": Field(help="The coordinates in which a step is made."),
+  "optimizer.reparameterize.coordinates": Field(help="Coordinates in which a step is made."),
   "optimizer.reparameterize.scale": Field(help="Scale of these coordinates."),
   "optimizer.schedule.step.factor optimizer.schedule.step.boundaries": Field(allowed="[0, inf)"),
   "optimizer.schedule.cosine.final": Field(allowed="[0, 1]"),
@@ -436,14 +466,14 @@ OPTIONS: dict[str, Field] = {
 
 
 def _filled(row: Field, outer: Field) -> Field:
-  """The row, with the attributes of `outer` that it lacks."""
+  """Fills the attributes that a row lacks from the row of its group."""
   return row._replace(
-    **{name: value for name, value in outer._asdict().items() if getattr(row, name) == getattr(NOTHING, name)}
+    **{name: value for name, value in outer._asdict().items() if getattr(row, name) == getattr(NO_ROW, name)}
   )
 
 
 def _rows(group: type[Group], prefix: str, outer: Field) -> Iterator[tuple[str, Field]]:
-  """The fields of a group with their full names; what a row lacks, its group has, or the group around it."""
+  """Yields the fields of a group with their full names; a row inherits from its group and the outer ones."""
   for name, kind in group.__annotations__.items():
     if isinstance(kind, type) and issubclass(kind, Group):
       yield from _rows(kind, f"{prefix}{name}.", _filled(kind.row, outer))
@@ -454,19 +484,19 @@ def _rows(group: type[Group], prefix: str, outer: Field) -> Iterator[tuple[str, 
       yield prefix + name, row
 
 
-FIELDS: dict[str, Field] = dict(_rows(Config, "", NOTHING))
+FIELDS: dict[str, Field] = dict(_rows(Config, "", NO_ROW))
 
 
 @functools.cache
 def row_of(name: str) -> Field:
-  """The row of a field; an option's is made of the rows of `OPTIONS` that fit it: earlier ones win."""
+  """Returns the row of a field; an option's row comes from the rows of `OPTIONS` that match, in order."""
   if name in FIELDS:
     return FIELDS[name]
   fits = lambda globs: any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
-  return functools.reduce(_filled, (row for globs, row in OPTIONS.items() if fits(globs)), NOTHING)
+  return functools.reduce(_filled, (row for globs, row in OPTIONS.items() if fits(globs)), NO_ROW)
 
 
-def is_read(name: str, flat: Flat) -> bool:
+def is_read(name: str, flat: Options) -> bool:
   """Whether the job of a flat configuration reads a field."""
   read_when = row_of(name).read_when
   if isinstance(read_when, str):

@@ -1,168 +1,107 @@
-"""Values that a flag or a row gives to fields.
+"""The values of one field: its type, how a text is read as one, what is checked, and what help says of it.
 
-`compare.rows` is `{label: {field: value}}`. `compare.grid` is `{field: values}` for every row, and
-`{label: {field: values}}` for one row.
+A field's row in the table has these; an option's come from the function whose parameter it is.
 """
 
 import ast
-import dataclasses
 import difflib
+import functools
+import inspect
 import itertools
+import math
 import re
+import sys
+import textwrap
+import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Literal
 
-from jaxreg.train.config.choices import ROWS, add_options, chooser, flatten, is_choice, relevant
-from jaxreg.train.config.describe import NOTHING, fits, in_words, kind_of
-from jaxreg.train.config.fields import Config, Flat, Rows, is_read
-from jaxreg.train.errors import RunError, shortened
-from jaxreg.train.lookup import Fields, short
-from jaxreg.train.registry import REGISTRY
+from jaxreg import adversarial, averaging, losses, penalties
+from jaxreg.train.config.choices import CHOICES, base_config, flatten, named_in, split_option
+from jaxreg.train.config.fields import FIELDS, row_of
+from jaxreg.train.entries import Options
+from jaxreg.train.errors import RunError, shortened, unknown
+from jaxreg.train.registry import REGISTRY, find, takes_modules
+from jaxreg.train.user_modules import is_yours, short
 
-METHODS = REGISTRY["method"]
-NAME = r"[\w.]+:\w+"  # `module:NAME`
-ENTRIES = (*ROWS, "mesh.shard", "optimizer.mahalanobis.metric")  # the fields whose text `parse_entries` reads
-# The jobs of a single run, which reads only its own configuration's choices; rows of other jobs may choose
-# differently.
-ALONE = ("train", "evaluate", "report")
+WIDTH = 80  # columns of the help
+NO_FIELDS: Options = types.MappingProxyType({})
+SEQUENCES = (tuple, Sequence, Collection, Iterable)
+WORDS: dict[object, tuple[str, str]] = {
+  bool: ("True or False", "truth values"),
+  int: ("an integer", "integers"),
+  float: ("a number", "numbers"),
+  str: ("a text", "texts"),
+  dict: ("a table", "tables"),
+  tuple: ("a tuple", "tuples"),
+}
 BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+# Fields in which a name may appear twice, and then counts twice.
+WEIGHTED = re.compile(r"augment\.\w+\.operations$")
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """One row of the table: the fields that it sets, and the settings that the search chooses from."""
-
-  label: str
-  fields: Fields
-  grid: list[Fields]
+# The type.
 
 
-def take_fields(arguments: list[str]) -> tuple[dict[str, str | None], list[str]]:
-  """Splits off the last text of every `--config.FIELD`; `--config` itself is the field ""."""
-  texts: dict[str, str | None] = {}
-  others, left = [], list(arguments)
-  while left:
-    argument = left.pop(0)
-    found = re.fullmatch(r"--?config(?:\.([^=]*))?(?:=(.*))?", argument, re.DOTALL)
-    if not found:
-      others.append(argument)
-      continue
-    field, text = found.groups()
-    if text is None and left and not re.match(r"--?[a-z]", left[0]):
-      text = left.pop(0)
-    texts[field or ""] = text
-  return texts, others
+def kind_of(field: str, flat: Options) -> object:
+  """Returns the type of a field: from the table, a function's annotation, or the field's value."""
+  if field in FIELDS:
+    return FIELDS[field].kind
+  value = flat.get(field, "")
+  for function, name in _functions(field, flat):
+    hint = _hints(function).get(name)
+    origin, items = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(value, str) and origin is Literal:
+      return hint
+    if isinstance(value, list) and origin in SEQUENCES:
+      if len(items) == 2 and items[1] is not Ellipsis:
+        return hint
+      return tuple[tuple if typing.get_origin(items[0]) in SEQUENCES else items[0], ...]
+  return {list: tuple, type(None): float | None}.get(type(value), type(value))
 
 
-def override(config: Config, texts: Mapping[str, str | None]) -> Fields:
-  """Sets fields of the configuration to the values of their texts, and returns these values."""
-  choosing = {field: text for field, text in texts.items() if is_choice(field)}
-  add_options(config, {field: _read(field, text, NOTHING) for field, text in choosing.items()})
-  known = flatten(config)
-  for field in texts:
-    if field not in known:
-      raise _no_field(field, known)
-  values = {field: _read(field, text, known) for field, text in texts.items()}
-  with config.unlocked():
-    config.update_from_flattened_dict(values)
-  return values
+def names_of(kind: object) -> tuple[str, ...]:
+  """Returns the names in a `Literal`, alone or in a tuple."""
+  item = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
+  return typing.get_args(item) if typing.get_origin(item) is Literal else ()
 
 
-def _no_field(field: str, known: Iterable[str]) -> RunError:
-  inside = [other for other in known if other.startswith(f"{field}.")]
-  if inside:
-    first = sorted(inside, key=lambda other: other.count("."))[:10]
-    more = ", ..." if len(inside) > len(first) else ""
-    return RunError(f"--config.{field}: is a group of fields; set one of {', '.join(first)}{more}")
-  return RunError(f"--config.{field}: there is no such field{meant(field, known)}; --helpfull lists all")
+def fits(value: object, kind: Any) -> bool:
+  """Whether a value has a type; a list is a tuple, and an integer is a number."""
+  origin, items = typing.get_origin(kind), typing.get_args(kind)
+  if origin in (types.UnionType, typing.Union):
+    return any(fits(value, each) for each in items)
+  if tuple in (origin, kind):
+    if not isinstance(value, list | tuple):
+      return False
+    if len(items) == 2 and items[1] is not Ellipsis:
+      return len(value) == 2 and all(map(fits, value, items))
+    item_kind = items[0] if items else str | float | tuple
+    return all(fits(item, item_kind) for item in value)
+  classes = {float: (float, int), Literal: str}.get(origin or kind, origin or kind)
+  try:
+    return isinstance(value, classes) and (kind is bool or not isinstance(value, bool))
+  except TypeError:  # an annotation of a user's own function
+    return True
 
 
-def meant(field: str, known: Iterable[str]) -> str:
-  """The fields whose names are near, as a hint."""
-  near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
-  near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
-  return f"; did you mean {' or '.join(near[:4])}?" if near else ""
+def in_words(kind: object) -> str:
+  """Describes a type, such as "a tuple of integers"."""
+  origin, items = typing.get_origin(kind), typing.get_args(kind)
+  if origin is types.UnionType:
+    return in_words(items[0])
+  item = str if names_of(kind) else items[0] if origin is tuple else None
+  if origin is tuple and item in WORDS:
+    return f"{'a tuple of' if items[1] is Ellipsis else len(items)} {WORDS[item][1]}"
+  return WORDS[str if origin is Literal else origin or kind][0]
 
 
-def check_read(overrides: Flat, config: Config) -> None:
-  """Checks that the run reads each override; jobs with rows are left out, because a row may read it."""
-  flat = flatten(config)
-  for field in overrides if config.job in ALONE else ():
-    if by := chooser(field, flat):
-      value = tuple(flat[by]) if isinstance(flat[by], list) else flat[by]
-      raise RunError(f"--config.{field}: nothing reads it with {by}={value}; name it there, or leave it out")
+# From a text to a value.
 
 
-def fields_read(config: Config) -> list[str]:
-  """The fields that the job of a configuration reads, also in its rows if it has rows."""
-  flat = flatten(config)
-  variants = [flat]
-  if config.job == "compare":
-    variants = [flat | point | row.fields for row in compared_rows(config) for point in row.grid or [{}]]
-  read = {field for variant in variants for field in relevant(variant) if is_read(field, variant)}
-  return [field for field in flat if field in read]
-
-
-def compared_rows(config: Config) -> list[Row]:
-  """The rows of `compare.rows`; the search of a row goes over the product of its lines of `compare.grid`."""
-  rows = checked_rows(config, "compare.rows")
-  lines: dict[str, Fields] = {label: {} for label in rows}
-  for key, value in config.compare.grid.items():
-    if isinstance(value, dict) and key not in rows:
-      raise RunError(f"compare.grid: got the row {key!r}; the rows are {', '.join(rows)}")
-    for field, points in value.items() if isinstance(value, dict) else [(key, value)]:
-      if not isinstance(points, list | tuple) or not points:
-        raise RunError(f"compare.grid: {field} needs a tuple of values, got {points!r}")
-      points = [_checked(field, point, flatten(config), "compare.grid") for point in points]
-      if any(point in points[:place] for place, point in enumerate(points)):
-        raise RunError(f"compare.grid: {field} has a value twice, got {tuple(points)}")
-      for label in [key] if isinstance(value, dict) else rows:
-        lines[label][field] = points  # a line of one row counts more than an earlier one of all rows
-  settings = lambda line: [dict(zip(line, point, strict=True)) for point in itertools.product(*line.values())]
-  return [Row(label, fields, settings(lines[label])) for label, fields in rows.items()]
-
-
-def checked_rows(config: Config, where: str) -> dict[str, Fields]:
-  """The fields that each row of the field `where` sets, by its label, with values of the fields' types."""
-  known = flatten(config)
-  rows: Rows = known[where]
-  if not rows:
-    raise RunError(f"{where}: give at least one, such as {', '.join(METHODS)}")
-  for label, fields in rows.items():
-    if not isinstance(label, str) or not re.fullmatch(r"[\w .=(),+-]+", label):
-      raise RunError(f"{where}: the label {label!r} must have letters, digits and .=(),+- only")
-    if not isinstance(fields, dict):
-      raise RunError(f"{where}: {label!r} needs a table of fields and values, got {fields!r}")
-  return {
-    label: {field: _checked(field, value, known, f"{where}, {label!r}") for field, value in fields.items()}
-    for label, fields in rows.items()
-  }
-
-
-def _checked(field: str, value: object, known: Flat, where: str) -> object:
-  """The value, if it has the type of the field; an integer for a float becomes one, a list a tuple."""
-  if field not in known:
-    raise RunError(f"{where}: there is no field {field}{meant(str(field), known)}")
-  kind = kind_of(field, known)
-  if not fits(value, kind):
-    raise RunError(f"{where}: {field} must be {in_words(kind)}, got {value!r}")
-  if isinstance(value, list):
-    return tuple(value)
-  return float(value) if kind is float and isinstance(value, int | float) else value
-
-
-def _read(field: str, text: str | None, known: Flat) -> object:
-  """The value of a flag for a field, whose type is that of its value in `known`."""
-  flag, kind = f"--config.{field}", kind_of(field, known)
-  if text is None and kind is not bool:
-    raise RunError(f"Missing value for flag {flag}")
-  if field in ENTRIES:
-    return parse_entries(field, _tuple(f"{flag}:", text or ""), known)
-  return True if text is None else value_of(text, kind, f"{flag}:")
-
-
-def value_of(text: str, kind: object, where: str) -> object:
-  """The value of a text that has a type; `where` begins the error."""
+def read_value(text: str, kind: object, where: str) -> object:
+  """Reads the text of a value of this type; an error begins with `where`."""
   number = float if kind == float | None else kind
   try:
     if kind is bool:
@@ -171,11 +110,11 @@ def value_of(text: str, kind: object, where: str) -> object:
       return None if text == "None" and kind is not number else number(text)
   except (ValueError, KeyError):
     raise RunError(f"{where} must be {in_words(kind)}, got {shortened(repr(text), 80)}") from None
-  return _tuple(where, text) if tuple in (kind, typing.get_origin(kind)) else text
+  return read_tuple(text, where) if tuple in (kind, typing.get_origin(kind)) else text
 
 
-def _tuple(where: str, text: str) -> tuple[object, ...]:
-  """The tuple that a text holds; any other text is the tuple's only item."""
+def read_tuple(text: str, where: str) -> tuple[object, ...]:
+  """Reads a tuple; any text that is no Python literal is the only item of its tuple."""
   value = literal(text)
   if value == text and re.search(r"^[(\[{]|[,\s]", text):
     raise RunError(f"{where} must be a tuple, as \"('a', 'b')\", got {shortened(repr(text), 80)}")
@@ -183,72 +122,154 @@ def _tuple(where: str, text: str) -> tuple[object, ...]:
 
 
 def literal(text: str) -> object:
-  """A number, a tuple, ... of a text; the text itself if it is none of them."""
+  """Reads a Python literal, such as a number or a tuple; any other text is returned as it is."""
   try:
     return ast.literal_eval(text.strip())
   except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
     return text
 
 
-def parse_entries(field: str, entries: Iterable[object], known: Flat = NOTHING) -> object:
-  """The value of a field in `ENTRIES` from the texts that a flag gives for it.
+# What is checked.
 
-  Each is, for rows, the name of a method or `label: field=value ...`; for the grid, `field=value,value,...`
-  or `label: field=value,...`; for `mesh.shard`, a rule's name or `GLOB: DIMENSION=AXIS`; for the metric,
-  `GLOB: NUMBER`. The types of the `known` fields say how a value is read.
+
+def check_types(fields: Options) -> None:
+  """Checks that the known fields of a flat configuration have values of their types."""
+  known = flatten(base_config())
+  for field, default in known.items():
+    value, kind = fields.get(field, default), kind_of(field, known)
+    if not fits(value, kind):
+      raise RunError(f"{field}: must be {in_words(kind)}, got {_shown(value, repr)}")
+
+
+def check_value(field: str, value: object, kind: object) -> None:
+  """Checks that a value has allowed names, each once, and numbers in the field's interval."""
+  values, names = value if isinstance(value, list) else [value], names_of(kind)
+  if names and (wrong := [name for name in values if name not in names]):
+    raise unknown(field, wrong[0], names)
+  numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
+  others = [repr(each) for each in values if not isinstance(each, int | float)]
+  if len(set(others)) < len(others) and not WEIGHTED.match(field):
+    raise RunError(f"{field}: each must be named once, got {tuple(values)}")
+  interval = row_of(field).allowed or "(-inf, inf)"
+  if not all(_lies_in(interval, number) for number in numbers):
+    raise RunError(f"{field}: must be {_interval_in_words(interval)}, got {_shown(value, str)}")
+
+
+def _shown(value: object, text: Callable[[object], str]) -> str:
+  return shortened(text(tuple(value) if isinstance(value, list) else value), 80)
+
+
+def _lies_in(interval: str, value: float) -> bool:
+  low, high = map(float, interval[1:-1].split(", "))
+  if isinstance(value, int) and value.bit_length() > 1000:  # larger than any float
+    return False
+  above = value > low if interval[0] == "(" else value >= low
+  return math.isfinite(value) and above and (value < high if interval[-1] == ")" else value <= high)
+
+
+def _interval_in_words(interval: str) -> str:
+  low, high = interval[1:-1].split(", ")
+  if low == "-inf":
+    return "finite"
+  most = f"{'below' if interval[-1] == ')' else 'at most'} {high}"
+  return f"{'above' if interval[0] == '(' else 'at least'} {low} and {'finite' if high == 'inf' else most}"
+
+
+def hint(field: str, known: Iterable[str]) -> str:
+  """Suggests fields with similar names, or with the same last part."""
+  near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
+  near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
+  return f"; did you mean {' or '.join(near[:4])}?" if near else ""
+
+
+# What the help says.
+
+
+def help_lines(flat: Options, fields: Iterable[str]) -> str:
+  """Lists fields with their values, and below each its description and its allowed values."""
+  lines = []
+  for field in fields:
+    lines.append(f"  --config.{field}={flat[field]}")
+    names, interval = allowed_names(field, flat), row_of(field).allowed
+    shown = f" In {interval}." if interval and re.match(r"[\[(]\d", interval) else ""
+    text = describe(field, flat) + (f" {' | '.join(names)}." if names else shown)
+    lines += textwrap.wrap(
+      text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+    )
+  return "\n".join(lines)
+
+
+def describe(field: str, flat: Options = NO_FIELDS) -> str:
+  """Describes a field in one sentence; `flat` has the names of a user's own choices."""
+  texts = (_parameter_docs(function).get(name) for function, name in _functions(field, flat))
+  return row_of(field).help or next(filter(None, texts), "")
+
+
+def allowed_names(field: str, flat: Options = NO_FIELDS) -> tuple[str, ...]:
+  """Returns the names that a field may have; none for a number, a path or a list of the user's."""
+  if field in CHOICES:
+    group = CHOICES[field]
+    return (*REGISTRY[group], *(["MODULE:NAME"] if takes_modules(group) else []))
+  return names_of(kind_of(field, flat))
+
+
+def _functions(field: str, flat: Options) -> list[tuple[Callable[..., object], str]]:
+  """Finds the functions that have a field as a parameter, each with the parameter's name."""
+  option = split_option(field)
+  if option is None:
+    function = row_of(field).function
+    return [(function, field.rpartition(".")[2])] if function else []
+  group, choice, name = option
+  places = {"method": (losses,), "regularizers": (penalties, adversarial, losses), "average": (averaging,)}
+  ours = (vars(place).get(choice) for place in places.get(group, ()))
+  functions = [*_entries(group, choice, flat), *ours]
+  part, dot, name = name.rpartition(".")
+  functions = [getattr(function, part, function) for function in functions] if dot else functions
+  return [(getattr(function, "func", function), name) for function in functions if callable(function)]
+
+
+def _entries(group: str, choice: str, flat: Options) -> list[object]:
+  """Finds the function or class with the options `group.choice`: one of ours, or one that `flat` names."""
+  if choice in REGISTRY[group]:
+    return [REGISTRY[group][choice].function]
+  yours = (name for _, of, name in named_in(flat) if of == group and is_yours(name) and short(name) == choice)
+  return [find(group, name).function for name in itertools.islice(yours, 1)]
+
+
+@functools.cache
+def _parameter_docs(function: Callable[..., object]) -> dict[str, str]:
+  """Reads the first sentence on each parameter in the section `Args` or `Attributes` of a docstring.
+
+  Text that only refers to another function of the folder, as "as in `name`", stands for the text there.
   """
-  texts = [str(entry) for entry in entries]
-  if field == "compare.grid":
-    return _parse_grid(texts, known)
-  if field == "mesh.shard":
-    return tuple(map(_parse_rule, texts))
-  if field == "optimizer.mahalanobis.metric":
-    return tuple((glob.strip(), literal(number)) for glob, _, number in (t.rpartition(":") for t in texts))
-  return _parse_rows(field, texts, known)
+  doc = inspect.getdoc(function) or ""
+  section = re.search(r"^(?:Args|Attributes):\n((?: +.*\n?|\n)*)", doc, re.MULTILINE)
+  sentences: dict[str, str] = {}
+  for entry in re.split(r"\n(?=\S)", inspect.cleandoc(section[1])) if section else []:
+    names, colon, text = entry.partition(":")
+    for name in re.sub(r"\([^)]*\)|[`*]", "", names).split(",") if colon else []:
+      own = _first_sentence(" ".join(text.split()))
+      sentences[name.strip()] = _referred(function, name.strip(), text) or own
+  return sentences
 
 
-def _parse_rows(where: str, texts: list[str], known: Flat) -> Rows:
-  rows: Rows = {}
-  for text in texts:
-    method = text if re.fullmatch(NAME, text) or text in METHODS else ""
-    label, colon, rest = (short(method), ":", f"method.name={method}") if method else text.partition(":")
-    label = label.strip()
-    if not colon:
-      methods = ", ".join(METHODS)
-      raise RunError(f"{where}: got {text!r}; a row is a method ({methods}) or 'label: field=value ...'")
-    if label in rows:
-      raise RunError(f"{where}: the label {label!r} must be given once")
-    rows[label] = {}
-    for part in rest.split():
-      field, value = _assignment(part, where)
-      if field in rows[label]:
-        raise RunError(f"{where}: {label!r} sets {field} twice")
-      rows[label][field] = value_of(value, kind_of(field, known), f"{where}, {label!r}: {field}")
-  return rows
+def _referred(function: Callable[..., object], name: str, text: str) -> str:
+  """Returns the sentence on a parameter that a text refers to, in the same folder; "" for any other text."""
+  refers = re.fullmatch(r"\s*as (?:in|for) `(\w+)`\.?", text)
+  if not refers:
+    return ""
+  other = getattr(sys.modules.get(function.__module__.rpartition(".")[0]), refers[1], None)
+  return _parameter_docs(other).get(name, "") if callable(other) else ""
 
 
-def _parse_grid(texts: list[str], known: Flat) -> Fields:
-  grid: Fields = {}
-  for text in texts:
-    labelled = re.fullmatch(r"(.*?):\s*([\w.]+=.*)", text)  # a value may be `module:NAME`
-    label, rest = (labelled[1].strip(), labelled[2]) if labelled else ("", text)
-    field, values = _assignment(rest.strip(), "compare.grid")
-    line = grid.setdefault(label, {}) if labelled else grid
-    if field in line:
-      raise RunError(f"compare.grid: {field} is given twice for {label or 'all rows'}")
-    kind = kind_of(field, known)
-    line[field] = tuple(value_of(value, kind, f"compare.grid: {field}") for value in values.split(","))
-  return grid
+def _first_sentence(text: str) -> str:
+  first = re.split(r"(?<=[a-z0-9)`\]])\. (?=[A-Z])", re.sub(r":\w+:`([^`]*)`", r"\1", text))[0].rstrip(".")
+  return f"{first[:1].upper()}{first[1:]}." if first else ""
 
 
-def _parse_rule(text: str) -> str | tuple:
-  """A rule of `mesh.shard`: `(glob, dimension, axes)`, or the text as it is, which may be a rule's name."""
-  found = re.fullmatch(r"\s*(\S+)\s*:\s*(-?\d+|\w+)\s*=\s*(\w+)(?:\+(\w+))?\s*", text)
-  return (found[1], literal(found[2]), *filter(None, found.groups()[2:])) if found else text
-
-
-def _assignment(text: str, where: str) -> tuple[str, str]:
-  field, equals, value = text.partition("=")
-  if not equals or not value:
-    raise RunError(f"{where}: got {text!r}; give field=value")
-  return field.strip(), value
+@functools.cache
+def _hints(function: Callable[..., object]) -> dict[str, object]:
+  try:
+    return typing.get_type_hints(function)
+  except (NameError, TypeError):  # a user's own function may have annotations that cannot be read
+    return {}

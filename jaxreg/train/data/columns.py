@@ -183,7 +183,7 @@ def divided(parts: Mapping[str, Rows], labels: Labels, fractions: Mapping[str, f
       try:
         kept, held = hold_out(numbers, fraction, labels.class_names)
       except ArgumentError as error:
-        raise ArgumentError(f"{part}_fraction".replace("val_", "validation_"), error.args[1]) from error
+        raise ArgumentError(f"{part}_fraction".replace("val_", "validation_"), error.problem) from error
       parts["train"], parts[part] = (train.take(each.inputs[:, 0]) for each in (kept, held))
   return parts
 

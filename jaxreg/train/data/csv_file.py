@@ -8,7 +8,7 @@ import numpy as np
 from jaxreg.train.data.columns import Kind, Rows, dataset_of, fitted_labels, pyarrow
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.errors import ArgumentError, one_line, shortened
-from jaxreg.train.files import local_path
+from jaxreg.train.user_paths import local_path
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 

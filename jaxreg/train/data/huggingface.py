@@ -13,7 +13,8 @@ from jaxreg.train.data.columns import Kind, Labels, Rows, dataset_of, fitted_lab
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.images import Images, decode_all, is_grey
 from jaxreg.train.errors import ArgumentError, one_line, unknown
-from jaxreg.train.files import Table, local_path
+from jaxreg.train.sealed_tables import Table
+from jaxreg.train.user_paths import local_path
 
 if TYPE_CHECKING:
   import pyarrow as arrow

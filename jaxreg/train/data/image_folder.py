@@ -12,7 +12,7 @@ from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import SUFFIXES, Images
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.errors import ArgumentError
-from jaxreg.train.files import local_path
+from jaxreg.train.user_paths import local_path
 
 MOST_REASONS = 5  # that a line names
 

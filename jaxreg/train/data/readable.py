@@ -8,10 +8,11 @@ import json
 import numpy as np
 import PIL
 
+from jaxreg._atomic_files import write_json
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import Images, in_chunks
 from jaxreg.train.errors import ArgumentError, RunError
-from jaxreg.train.files import parse_table, sealed, write_json
+from jaxreg.train.sealed_tables import parse_table, sealed
 from jaxreg.train.user_cache import user_cache
 
 CHUNK = 16  # images that a thread decodes between two steps of the progress bar

@@ -15,7 +15,7 @@ from jaxreg.train.data.text import parallel_text as parallel_text
 from jaxreg.train.data.tfds.prepared import tfds as tfds
 from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_idx, read_npz
 from jaxreg.train.errors import ArgumentError
-from jaxreg.train.files import local_path
+from jaxreg.train.user_paths import local_path
 
 ATTRIBUTES = {
   "even": (0, 2, 4, 6, 8),

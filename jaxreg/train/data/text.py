@@ -11,7 +11,7 @@ from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_text
 from jaxreg.train.errors import ArgumentError
-from jaxreg.train.files import local_path
+from jaxreg.train.user_paths import local_path
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer

@@ -1,4 +1,4 @@
-"""Several processes that train one model: JAX starts them together; here they agree on values of the host."""
+"""Several processes that train one model: how they start together and exchange values of the host."""
 
 import json
 import os
@@ -50,10 +50,10 @@ def start(
   num_processes = _from_environment("JAX_NUM_PROCESSES", num_processes)
   process_id = _from_environment("JAX_PROCESS_ID", process_id)
   coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
-  given = {"--coordinator": coordinator, "--num_processes": num_processes, "--process_id": process_id}
-  missing = [name for name, value in given.items() if value is None]
+  flags = {"--coordinator": coordinator, "--num_processes": num_processes, "--process_id": process_id}
+  missing = [name for name, value in flags.items() if value is None]
   if missing and len(missing) < 3:
-    present = [name for name in given if name not in missing]
+    present = [name for name in flags if name not in missing]
     raise RunError(f"{', '.join(missing)}: must be given too, with {', '.join(present)}")
   for name, seconds in (("peer_timeout", peer_timeout), ("start_timeout", start_timeout)):
     if seconds < 1:
@@ -82,10 +82,10 @@ def start(
   except Exception as error:  # JAX asks other machines, through packages with exceptions of their own.
     if not missing:
       raise RunError(f"--coordinator: the processes cannot meet ({one_line(error)})") from error
-    found = f"{launcher}={os.environ[launcher]}" if launcher else "--distributed"
+    sign = f"{launcher}={os.environ[launcher]}" if launcher else "--distributed"
     unset = f", or unset {launcher}" if launcher else ""
     raise RunError(
-      f"{found}: JAX does not learn where several processes meet ({one_line(error)}); give --coordinator, "
+      f"{sign}: JAX does not learn where several processes meet ({one_line(error)}); give --coordinator, "
       f"--num_processes and --process_id{unset}"
     ) from error
   finally:
@@ -97,14 +97,14 @@ def check_platform() -> None:
   try:
     jax.local_devices()
   except (RuntimeError, AssertionError) as error:  # without a message, if the platform is not installed
-    given = os.environ.get("JAX_PLATFORMS")
-    where = f"JAX_PLATFORMS={given}" if given else "JAX"
+    platforms = os.environ.get("JAX_PLATFORMS")
+    where = f"JAX_PLATFORMS={platforms}" if platforms else "JAX"
     reason = one_line(error) if str(error) else "it is not installed"
     raise RunError(f"{where}: no device can be used ({reason})") from error
 
 
 def lost(error: BaseException) -> str | None:
-  """The line for an error that follows from the loss of another process; None for any other error."""
+  """Describes an error that the loss of another process caused; None for any other error."""
   if jax.process_count() == 1 or not LOST.search(str(error)):
     return None
   return f"another process is gone; the same commands continue from the last checkpoint ({first_line(error)})"
@@ -125,7 +125,7 @@ def is_first() -> bool:
 
 
 def exchange(value: T) -> list[T]:
-  """The values that all processes pass, in the order of the processes; values must have JSON's types."""
+  """Returns the values of all processes, in their order; values must have JSON's types."""
   if jax.process_count() == 1:
     return [value]
   text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -136,7 +136,7 @@ def exchange(value: T) -> list[T]:
 
 
 def first(call: Callable[[], T]) -> T:
-  """Calls `call` in the first process; all processes return its result, which must have JSON's types."""
+  """Calls `call` in the first process, and returns its result, of JSON's types, in all processes."""
   return _agreed(call, ask=is_first())[0]
 
 

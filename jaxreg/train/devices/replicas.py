@@ -71,19 +71,19 @@ class Loop:
     return stacked_layout(self.layout)
 
   def unpack(self, stacked: TrainState) -> States:
-    """The states of the replicas, from a stacked state."""
+    """Splits a stacked state into the states of the replicas."""
     number = jax.tree.leaves(stacked)[0].shape[0]
     return jax.jit(_split, out_shardings=(self.layout,) * number)(stacked)
 
   def pack(self, states: PyTree) -> TrainState:
-    """The stacked state, as a copy: the reverse of `unpack`."""
+    """Stacks the states in a copy: the reverse of `unpack`."""
     return jax.jit(_stack, out_shardings=self.stacked_layout)(*states)
 
   def pick(self, states: PyTree, replica: int) -> TrainState:
     return states[replica]
 
   def gathered(self, state: TrainState) -> TrainState:
-    """The state of one replica with the parameters laid out as a forward pass reads them."""
+    """Returns the state of one replica with the parameters laid out as a forward pass reads them."""
     if isinstance(self.layout, NamedSharding):
       return state
     return state.replace(params=gathered(state.params, self.layout.params))
@@ -102,12 +102,12 @@ class Loop:
     return each, place_each
 
   def make_each(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """As `Vmap.make_each`."""
+    """Compiles as `Vmap.make_each` does."""
     one = jax.jit(function, out_shardings=NamedSharding(self.mesh, P()))
     return lambda states, *args: tuple(one(state, *args) for state in states)
 
   def make_update(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """As `Vmap.make_update`."""
+    """Compiles as `Vmap.make_update` does."""
     one = jax.jit(function, donate_argnums=0, out_shardings=self.layout)
     return lambda states, values: tuple(one(*pair) for pair in zip(states, values, strict=True))
 
@@ -122,28 +122,31 @@ def _stack(*states: TrainState) -> TrainState:
 
 
 def _cloned(x: Array) -> Array:
-  """The array itself; for keys a clone, because storing a key does not use it up."""
+  """Clones keys, because storing a key does not consume it; other arrays are returned as they are."""
   return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def stacked(state: TrainState, number: int) -> TrainState:
-  """The shapes of an abstract state with a leading axis of `number` replicas, as states are saved."""
+  """Returns the shapes of an abstract state with a leading axis of `number` replicas, as states are saved."""
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), state)
 
 
 def make_replicas(
-  mesh: Mesh, form: str, *, number: int, params: Params, parallel: str, layout: Layout | None = None
+  mesh: Mesh, *, number: int, params: Params, parallel: str, layout: Layout | None = None
 ) -> Vmap | Loop:
-  """The replicas in the form that is asked for; `auto` takes `vmap` if it is faster, and possible.
+  """Returns `number` replicas as one program where that is possible and faster, else as a loop.
 
-  `vmap` is faster for networks of small matrices and on accelerators; for convolutions on a CPU it is slower.
-  It fits neither `pmap` nor a state that is split by its `layout`. Without a layout, each device has a copy.
+  One program fits neither `pmap` nor a state that is split by its `layout`. Without a layout, each device has
+  a copy.
   """
   whole = NamedSharding(mesh, P())
   layout = whole if layout is None else layout
-  if form == "auto":
-    # A kernel with more than two axes belongs to a convolution.
-    convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
-    loses = number == 1 or parallel == "pmap" or (jax.default_backend() == "cpu" and convolves)
-    form = "loop" if loses or layout != whole else "vmap"
-  return Vmap(mesh) if form == "vmap" else Loop(mesh, parallel, layout)
+  possible = parallel != "pmap" and layout == whole
+  return Vmap(mesh) if possible and vmap_is_faster(number, params) else Loop(mesh, parallel, layout)
+
+
+def vmap_is_faster(number: int, params: Params) -> bool:
+  """Whether one program for several replicas is faster: not for convolutions on a CPU."""
+  # A kernel with more than two axes belongs to a convolution.
+  convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
+  return number > 1 and not (convolves and jax.default_backend() == "cpu")

@@ -1,4 +1,4 @@
-"""The devices in a mesh of two axes, and rules that say which parameters are split over them, and how."""
+"""The mesh of devices, and the rules that split parameters over it."""
 
 import dataclasses
 import fnmatch
@@ -31,7 +31,7 @@ class Rule:
   axes: tuple[str, ...]
 
   def spec(self, name: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh, min_size: int) -> P:
-    """How the parameter of this name and shape is split."""
+    """Returns how the parameter of this name and shape is split."""
     parts = math.prod(mesh.shape[axis] for axis in self.axes)
     if self.dimension is None:
       # Of equal dimensions, the last one, whose entries are contiguous.
@@ -65,9 +65,9 @@ def make_mesh(model: int = 1, axes: str = "auto") -> jax.sharding.Mesh:
 
 
 def parse(rule: object) -> Rule:
-  """A rule from its name in `RULES`, or from `(glob, dimension, axis)` or `(glob, dimension, axis, axis)`."""
-  found = RULES.get(rule) if isinstance(rule, str) else rule
-  glob, dimension, *axes = found if isinstance(found, list | tuple) and len(found) > 2 else ("", 0)
+  """Reads a rule: a name in `RULES`, `(glob, dimension, axis)` or `(glob, dimension, axis, axis)`."""
+  parts = RULES.get(rule) if isinstance(rule, str) else rule
+  glob, dimension, *axes = parts if isinstance(parts, list | tuple) and len(parts) > 2 else ("", 0)
   if (
     not isinstance(glob, str)
     or tuple(axes) not in _AXES
@@ -82,7 +82,7 @@ def parse(rule: object) -> Rule:
 
 
 def make_layout(state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[object], min_size: int) -> Layout:
-  """Where the state of one replica lies: a copy on each device, or as the rules say.
+  """Returns where the state of one replica lies: a copy on each device, or split by rules.
 
   If several rules match a parameter, the first counts. Other arrays in the state lie as a parameter does if
   they have its shape and their path ends in its path, such as its momentum or its mean. Rules for the largest
@@ -103,7 +103,7 @@ def make_layout(state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[obje
       if name not in specs:
         specs[name] = rule.spec(name, shapes[name], mesh, min_size)
 
-  def of(path: str, leaf: Array) -> NamedSharding:
+  def sharding(path: str, leaf: Array) -> NamedSharding:
     # "opt_state/0/mu/head/classifier/kernel" ends in the path of a parameter; the longest such end counts.
     segments = path.split("/")
     ends = ("/".join(segments[start:]) for start in range(len(segments)))
@@ -111,29 +111,29 @@ def make_layout(state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[obje
     return NamedSharding(mesh, specs.get(name, P())) if name else whole
 
   leaves, structure = jax.tree.flatten(state)
-  return structure.unflatten([of(*pair) for pair in zip(leaf_names(state), leaves, strict=True)])
+  return structure.unflatten([sharding(*pair) for pair in zip(leaf_names(state), leaves, strict=True)])
 
 
 def stacked_layout(layout: Layout) -> Layout:
-  """The layout with a leading axis of replicas."""
+  """Adds a leading axis of replicas to a layout."""
   return jax.tree.map(lambda x: NamedSharding(x.mesh, P(None, *x.spec)), layout)
 
 
 def lay_out(tree: Params, layout: Params) -> Params:
-  """The tree in this layout, inside and outside of compiled functions."""
+  """Lays out a tree, inside or outside of a compiled function."""
   explicit = AxisType.Explicit in jax.tree.leaves(layout)[0].mesh.axis_types
   # A constraint is for axes that JAX splits as it likes.
   return (jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint)(tree, layout)
 
 
 def gathered(params: Params, layout: Params) -> Params:
-  """The parameters without splits over the data axis, as a forward pass reads them."""
+  """Gathers parameters over the data axis, as a forward pass reads them."""
   # Asked for explicitly, because the compiler might otherwise move activations of the whole batch.
   return lay_out(params, gathered_layout(layout))
 
 
 def gathered_layout(layout: Params) -> Params:
-  """The layout without splits over the data axis."""
+  """Returns the layout without splits over the data axis."""
   without = {"data": None, ("data", "model"): "model"}
   spec = lambda spec: P(*(without.get(entry, entry) for entry in spec))
   return jax.tree.map(lambda x: NamedSharding(x.mesh, spec(x.spec)), layout)

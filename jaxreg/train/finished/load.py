@@ -13,7 +13,6 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import Config, base_config, flatten
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.images import Decoding
-from jaxreg.train.files import local_path
 from jaxreg.train.finished.inputs import as_stored, in_model_units, is_integer
 from jaxreg.train.finished.loss import make_loss_fn, whole_batch
 from jaxreg.train.finished.restore import decoding_of, restore_config, restore_run
@@ -24,6 +23,7 @@ from jaxreg.train.run.workdir import check_same
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
+from jaxreg.train.user_paths import local_path
 from jaxreg.typing import Array, Key, LossFn, ModelState
 
 

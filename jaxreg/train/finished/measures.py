@@ -13,10 +13,10 @@ from jaxreg import calibration
 from jaxreg.train import keys
 from jaxreg.train.data.batches import Source
 from jaxreg.train.data.dataset import known
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError
 from jaxreg.train.finished.laplace import check_last_layer, laplace_measures
 from jaxreg.train.finished.restore import RestoredRun
-from jaxreg.train.lookup import Options
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
 from jaxreg.typing import Array, Key, PyTree

@@ -19,14 +19,14 @@ from jaxreg.train.data.dataset import Dataset, DataSpec, Split
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import ArgumentError, RunError
-from jaxreg.train.files import Json
-from jaxreg.train.lookup import Options
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import abstract, pick_and_restore, restore, restore_state
 from jaxreg.train.run.evaluation import outputs_over, predicting_state
 from jaxreg.train.run.folder_name import EVALUATES
 from jaxreg.train.run.manifest import pick_step
+from jaxreg.train.sealed_tables import Json
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States, TrainState
 

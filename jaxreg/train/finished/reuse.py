@@ -10,23 +10,23 @@ from safetensors.numpy import load_file
 from jaxreg.models import resnet_from_torch
 from jaxreg.paths import leaf_names
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.errors import ArgumentError, RunError, one_line
-from jaxreg.train.files import local_path
+from jaxreg.train.errors import ArgumentError, RunError, field_error, one_line
 from jaxreg.train.finished.restore import restore_run
 from jaxreg.train.run.initial_state import parts_of, variables_of
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import Variables
 from jaxreg.train.step.terms import TeacherFn
+from jaxreg.train.user_paths import local_path
 from jaxreg.typing import Array, Key
 
 
-def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int) -> TeacherFn:
-  """Loads the run that `config.teacher` names, as `(key, inputs) -> log-probabilities`, without gradient.
+def make_teacher(data: DataSpec, workdir: str) -> TeacherFn:
+  """Loads a run's best checkpoint as `(key, inputs) -> log-probabilities`, without gradient.
 
   The inputs are scaled as in `Examples`. The parameters are constants of the compiled caller.
   """
   try:
-    program, state, theirs = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
+    program, state, theirs = restore_run(local_path(workdir, "workdir"), "best", 0)
   except RunError as error:
     raise _in_section("teacher", error) from error
   for name in ("input_shape", "input_dtype", "num_classes", "scale"):
@@ -42,7 +42,7 @@ def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int)
   return teacher
 
 
-def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: str, replica: int) -> Variables:
+def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: str) -> Variables:
   """Loads the backbone of the run in `workdir`, or of `file` with its head if that fits, for `program`."""
   ours = variables_of(program.abstract)
   try:
@@ -51,7 +51,7 @@ def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: st
       theirs = _read_torch(local_path(file, "file"))
     else:
       field, advice = "workdir", "give the same model and inputs"
-      theirs = variables_of(restore_run(local_path(workdir, "workdir"), checkpoint, replica)[1])
+      theirs = variables_of(restore_run(local_path(workdir, "workdir"), checkpoint, 0)[1])
   except RunError as error:
     raise _in_section("pretrained", error) from error
   loaded, wanted = _shapes(theirs, "backbone"), _shapes(ours, "backbone")
@@ -69,7 +69,7 @@ def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: st
 def _in_section(section: str, error: RunError) -> RunError:
   """Names the field of the section in an error of `restore_run`: `teacher.workdir` for `workdir`."""
   if isinstance(error, ArgumentError):
-    return error.of_section(section)
+    return field_error(section, error)
   return RunError(f"{section}.workdir: {error}")
 
 

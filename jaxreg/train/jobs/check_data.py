@@ -8,7 +8,7 @@ from jaxreg.train.config.choices import Config
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.readable import Faults, find_faults
 from jaxreg.train.errors import RunError, printable, shortened
-from jaxreg.train.files import Table
+from jaxreg.train.sealed_tables import Table
 
 MOST_SHOWN = 20  # errors of single images
 

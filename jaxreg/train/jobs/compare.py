@@ -8,34 +8,27 @@ from pathlib import Path
 import numpy as np
 
 from jaxreg import plots
+from jaxreg._atomic_files import write_figures, write_json, write_text
+from jaxreg._metrics import COMPARED, heading, metric
 from jaxreg.calibration import Bins
 from jaxreg.train.assemble.compatibility import check_devices
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, base_config, flatten, relevant
-from jaxreg.train.config.fields import Flat, row_of
-from jaxreg.train.config.values import Fields, Row, compared_rows
+from jaxreg.train.config.fields import row_of
+from jaxreg.train.config.rows import Fields, Row, compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices import processes
+from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError, one_line
-from jaxreg.train.files import Table, check_no_links, write_figures, write_json, write_text
 from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.folder_name import short_hash
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged, chosen_metric, few_runs, shown
-
-# The columns of the table, for classes and for numbers: title, factor, digits.
-COLUMNS = {
-  "test/error": ("test error, %", 100, 2),
-  "test/nll": ("NLL", 1, 3),
-  "test/ece": ("ECE, %", 100, 2),
-  "test/rmse": ("test RMSE", 1, 3),
-  "test/mae": ("MAE", 1, 3),
-  "test/r2": ("R2", 1, 3),
-}
 
 
 def compare(config: Config, workdir: Path) -> Table:
@@ -43,10 +36,10 @@ def compare(config: Config, workdir: Path) -> Table:
 
   Each run has a folder of its own below `workdir`. After an interruption, the same command continues where it
   was, and finished runs are not run again. A row with several settings is first trained with each setting
-  from one seed. The setting with the lowest `compare.choose` on the validation split is trained from all
+  from one seed. The setting with the lowest `checkpoint.best` on the validation split is trained from all
   seeds. A mistake in the rows or the grid raises a RunError before anything is trained; see also `train`.
   """
-  processes.everywhere(lambda: check_no_links(workdir))
+  processes.everywhere(lambda: workdirs.check_folder(workdir))
   rows = compared_rows(config)
   _check_rows(config, rows)
   searched = {row.label: row.grid if len(row.grid) > 1 else [] for row in rows}
@@ -67,11 +60,11 @@ def compare(config: Config, workdir: Path) -> Table:
       results = train_part(run, workdir / "search", row.label, _show(setting))
       val = {name: value for name, value in results.items() if name.startswith("val/")}
       search.append({"setting": setting, **val})
-    setting = _best_setting(search, config.compare.choose) if search else row.grid[0]
+    setting = _best_setting(search, config.checkpoint.best) if search else row.grid[0]
     run = row_config(config, row.label, {**row.fields, **setting}, seeds=config.compare.seeds)
     folders[row.label] = workdir / "rows" / row_folder(row.label, run)
     results = train_part(run, workdir / "rows", row.label, f"{config.compare.seeds} seeds")
-    metrics = [name for name in COLUMNS if name in results]
+    metrics = [name for name in COMPARED if name in results]
     values = results.get("replicas") or {name: [results[name]] for name in metrics}
     runs = {name: values[name] for name in metrics}
     table[row.label] = {"setting": setting, "search": search, "runs": runs}
@@ -108,7 +101,7 @@ def _write(config: Config, workdir: Path, results: Table, folders: dict[str, Pat
     bins = {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()}
     title = f"{figure_title(config)}: test split, seed {config.seed}"
     figures["reliability"] = plots.reliability(bins, title=title)
-  write_figures(workdir, figures)
+  write_figures(workdir / "figures", figures)
 
 
 def markdown(results: Table) -> str:
@@ -116,16 +109,14 @@ def markdown(results: Table) -> str:
   rows = results["rows"]
   reference = next(iter(rows))
   seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
-  metrics = {name: column for name, column in COLUMNS.items() if name in rows[reference]["mean"]}
-  first, (title, factor, digits) = next(iter(metrics.items()))
-  less = title.removeprefix("test ").replace(",", f" less {reference}'s,")
-  less = less if "less" in less else f"{less} less {reference}'s"
-  lines = [[seeds, *(title for title, *_ in metrics.values()), less, "setting"]]
+  metrics = [name for name in COMPARED if name in rows[reference]["mean"]]
+  percent = {name: ", %" if metric(name).percent else "" for name in metrics}
+  titles = [heading(name) + percent[name] for name in metrics]
+  less = f"{metric(metrics[0]).title} less {reference}'s{percent[metrics[0]]}"
+  lines = [[seeds, *titles, less, "setting"]]
   for label, entry in rows.items():
-    values = [shown(entry["mean"], name, factor=by, digits=to) for name, (_, by, to) in metrics.items()]
-    difference = ""
-    if label != reference:
-      difference = shown(entry["difference"], first, factor=factor, digits=digits, difference=True)
+    values = [_cell(entry["mean"], name) for name in metrics]
+    difference = _cell(entry["difference"], metrics[0], difference=True) if label != reference else ""
     setting = ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items())
     lines.append([label, *values, difference, setting])
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -135,10 +126,15 @@ def markdown(results: Table) -> str:
   return "".join(table) + (f"\n{note}\n" if note else "")
 
 
+def _cell(values: Table, name: str, *, difference: bool = False) -> str:
+  digits = 2 if metric(name).percent else 3
+  return shown(values, name, factor=metric(name).factor, digits=digits, difference=difference)
+
+
 def _best_setting(searched: list[Table], choose: str) -> Fields:
   """Returns the setting with the lowest metric on the validation split; the NLL decides between equals."""
-  metric = chosen_metric(choose, searched[0])
-  return min(searched, key=lambda entry: (entry[metric], entry.get("val/nll", 0.0)))["setting"]
+  metric_name = chosen_metric(choose, searched[0])
+  return min(searched, key=lambda entry: (entry[metric_name], entry.get("val/nll", 0.0)))["setting"]
 
 
 def _check_rows(config: Config, rows: list[Row]) -> None:
@@ -172,7 +168,7 @@ def check_replicas(config: Config) -> None:
     raise RunError(f"replicas: job={config.job} sets them itself; leave it out, got {config.replicas}")
 
 
-def row_config(config: Config, label: str, fields: Flat, *, seeds: int) -> Config:
+def row_config(config: Config, label: str, fields: Options, *, seeds: int) -> Config:
   """Returns the configuration of one run: `config` with `fields` set, and a replica for each member."""
   for field in ("job", "replicas"):
     if field in fields:

@@ -12,10 +12,10 @@ from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.sources import digits
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table
 from jaxreg.train.finished.measures import further_measures
 from jaxreg.train.finished.restore import RestoredRun, restore_states
 from jaxreg.train.run.evaluation import make_evaluate
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array

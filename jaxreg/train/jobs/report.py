@@ -13,17 +13,18 @@ from jaxreg.train.config.choices import Config
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.errors import RunError, one_line
-from jaxreg.train.files import Table, check_no_links, local_path
 from jaxreg.train.finished.inputs import is_integer
 from jaxreg.train.finished.loss import make_loss_fn, whole_batch
 from jaxreg.train.finished.restore import RestoredRun, restore_config, restore_states
 from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
+from jaxreg.train.user_paths import local_path
 from jaxreg.typing import Array, Key, Params
 
 FOLDER = "report"
-SEEDS = ("seed", "replicas", "replicas_by")  # runs that differ in these fields are one model
+SEEDS = ("seed", "replicas")  # runs that differ in these fields are one model
 
 
 def report(config: Config, workdir: Path) -> Table:
@@ -80,7 +81,7 @@ def _models(folders: list[Path]) -> dict[str, list[Path]]:
 
 def _cards(config: Config, workdir: Path) -> list[Path]:
   """Makes the cards of a run, one for each replica; returns their folders."""
-  check_no_links(workdir)
+  workdirs.check_folder(workdir)
   run = restore_states(config, workdir)
   split, val, train = run.dataset.splits()[config.evaluate.split], run.dataset.val, run.dataset.train
   for each in (split, val, train):

@@ -3,11 +3,12 @@
 import re
 from pathlib import Path
 
+from jaxreg._metrics import metric
 from jaxreg.train.config.choices import Config
-from jaxreg.train.files import Table
 from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
 from jaxreg.train.jobs.report import lines as report_card_lines
+from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import few_runs, shown
 
 
@@ -61,15 +62,13 @@ def _split_lines(results: Table, split: str) -> list[str]:
   if has("error"):
     lines.append(f"{split:5} error {percent('error')}   NLL {number('nll')}   ECE {percent('ece')}")
   if has("rmse"):
-    titles = {"rmse": "RMSE", "mae": "MAE", "r2": "R2", "nlpd": "NLPD", "pinball": "pinball loss"}
-    found = [f"{title} {number(name)}" for name, title in titles.items() if has(name)]
-    lines.append(f"{split:5} {'   '.join(found)}")
+    measures = [name for name in ("rmse", "mae", "r2", "nlpd", "pinball") if has(name)]
+    lines.append(f"{split:5} {'   '.join(f'{metric(name).title} {number(name)}' for name in measures)}")
     if has("coverage"):
       hold = percent("coverage", 1)
       further.append(f"intervals hold {hold} of the targets, mean width {number('width')}")
-  titles = {"mce": "MCE", "adaptive_ece": "adaptive ECE", "classwise_ece": "classwise ECE"}
-  if found := [f"{title} {percent(name)}" for name, title in titles.items() if has(name)]:
-    further.append("   ".join(found))
+  if errors := [name for name in ("mce", "adaptive_ece", "classwise_ece") if has(name)]:
+    further.append("   ".join(f"{metric(name).title} {percent(name)}" for name in errors))
   if has("temperature"):
     tempered = f"NLL {number('tempered_nll')}   ECE {percent('tempered_ece')}"
     further.append(f"at temperature {number('temperature')}: {tempered}")
@@ -89,9 +88,8 @@ def _split_lines(results: Table, split: str) -> list[str]:
   if has("conformal_risk_size"):
     size, missed = number("conformal_risk_size", 3), percent("conformal_risk_missed")
     further.append(f"conformal_risk sets: {size} labels, {missed} of an example's labels missed")
-  titles = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1", "tuned_f1": "F1, tuned"}
-  for name, title in titles.items():
+  for name in ("auroc", "average_precision", "f1", "tuned_f1"):
     if has(f"{name}_macro"):
       macro, micro = percent(f"{name}_macro"), percent(f"{name}_micro")
-      further.append(f"{title}: {macro} in the mean of the labels, {micro} of all answers")
+      further.append(f"{metric(name).title}: {macro} in the mean of the labels, {micro} of all answers")
   return [*lines, *(" " * 6 + line for line in further)]

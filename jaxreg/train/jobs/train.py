@@ -15,9 +15,7 @@ from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError, shortened
-from jaxreg.train.files import Table
 from jaxreg.train.finished.reuse import load_pretrained, make_teacher
-from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.health import Watchdog, check_finite
@@ -28,6 +26,8 @@ from jaxreg.train.run.log import open_log, say
 from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
+from jaxreg.train.sealed_tables import Table
+from jaxreg.train.user_modules import short
 from jaxreg.typing import Params
 
 
@@ -54,7 +54,7 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
   trackers = find_trackers(config.log.trackers)
   teacher = pretrained = None
   if config.teacher.workdir:
-    teacher = processes.everywhere(lambda: make_teacher(data, **config.teacher.to_dict()))
+    teacher = processes.everywhere(lambda: make_teacher(data, config.teacher.workdir))
   program = build(config, data, teacher=teacher)
   replicas = replicas_of(config, program)
   given = config.pretrained.workdir or config.pretrained.file
@@ -90,7 +90,7 @@ def _train(
   with (
     run.interrupt,
     Checkpoints(workdir, **keeps, check_there=there) as saved,
-    Watchdog(workdir / f"stacks-{jax.process_index()}.txt", minutes=config.stacks_after) as watchdog,
+    Watchdog(workdir / f"stacks-{jax.process_index()}.txt") as watchdog,
   ):
     step = saved.latest or 0
     states = restored_states(run, workdir, step) if step else initial_states(run, pretrained)

@@ -5,6 +5,7 @@ import functools
 import jax.numpy as jnp
 
 from jaxreg import losses, models
+from jaxreg._errors import ArgumentError
 from jaxreg.losses._group_softmax_scores import GROUPINGS
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array, Key
@@ -22,7 +23,7 @@ def group_softmax(
 ) -> Array:
   """Computes `losses.group_softmax`; `grouping` names the rule, and the random rule gets the key."""
   if grouping not in GROUPINGS:
-    raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)}, got {grouping!r}")
+    raise ArgumentError("grouping", f"must be one of {', '.join(GROUPINGS)}, got {grouping!r}")
   rule = GROUPINGS[grouping]
   if grouping == "random":
     rule = functools.partial(rule, key)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import losses, models
+from jaxreg._errors import ArgumentError
 from jaxreg.losses._multitask import multitask_terms, uncertainty_weighting_terms
 from jaxreg.train.methods.method import Method
 from jaxreg.train.methods.softmax import predict_softmax
@@ -38,7 +39,9 @@ class CoarseTasksHead(nn.Module):
     sizes = {"classes": self.num_classes}
     for number, task in enumerate(self.tasks):
       if len(task) != self.num_classes or min(task) < 0:
-        raise ValueError(f"tasks must each have {self.num_classes} labels of at least 0, got {tuple(task)}")
+        raise ArgumentError(
+          "tasks", f"must each have {self.num_classes} labels of at least 0, got {tuple(task)}"
+        )
       sizes[f"task{number}"] = max(task) + 1
     logits, *task_logits = [
       models.SoftmaxHead(size, self.initializer, name=name)(features)["logits"]

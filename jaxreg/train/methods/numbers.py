@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg import losses, models
+from jaxreg._errors import ArgumentError
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array
 
@@ -48,7 +49,7 @@ def huber(*, outputs: Array, targets: Array, delta: float = 1.0) -> Array:
 def student_t_nll(*, outputs: Array, log_vars: Array, targets: Array, df: float = 4.0) -> Array:
   """Computes `losses.student_t_nll`; `log_vars` is the logarithm of the variance of the distribution."""
   if not df > 2:
-    raise ValueError(f"df must be above 2, where the variance is finite, got {df}")
+    raise ArgumentError("df", f"must be above 2, where the variance is finite, got {df}")
   log_scales = (_wide(log_vars) + math.log((df - 2) / df)) / 2
   return losses.student_t_nll(outputs, log_scales, targets, df=df)
 
@@ -56,7 +57,7 @@ def student_t_nll(*, outputs: Array, log_vars: Array, targets: Array, df: float 
 def pinball(*, outputs: Array, targets: Array, levels: tuple[float, ...] = (0.05, 0.5, 0.95)) -> Array:
   """Computes `losses.pinball`."""
   if len(levels) < 2 or not all(0 < low < high < 1 for low, high in itertools.pairwise(levels)):
-    raise ValueError(f"levels must be at least two numbers in (0, 1) that rise, got {levels}")
+    raise ArgumentError("levels", f"must be at least two numbers in (0, 1) that rise, got {levels}")
   return losses.pinball(outputs, targets, levels=jnp.asarray(levels, jnp.float32))
 
 

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from jaxreg import losses, models
+from jaxreg._errors import ArgumentError
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array
 
@@ -28,7 +29,9 @@ def logit_adjustment(
   """Computes `losses.logit_adjustment` with the prior of the training set's class counts."""
   classes = logits.shape[-1]
   if len(class_counts) != classes or not all(_is_positive(count) for count in class_counts):
-    raise ValueError(f"class_counts must be {classes} numbers above 0, one per class, got {class_counts}")
+    raise ArgumentError(
+      "class_counts", f"must be {classes} numbers above 0, one per class, got {class_counts}"
+    )
   log_prior = jnp.log(jnp.asarray(class_counts, jnp.float32))
   return losses.logit_adjustment(logits, labels, log_prior, weight=weight)
 

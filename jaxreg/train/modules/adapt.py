@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from jaxreg.train.lookup import Options
+from jaxreg.train.entries import Options
 from jaxreg.train.modules.equinox import equinox
 from jaxreg.train.modules.functions import Backbone, functions
 from jaxreg.train.modules.linen import linen

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxreg.train.lookup import Options, parameters
+from jaxreg.train.entries import Options, parameters
 from jaxreg.train.modules.module import PureModule, Result, Variables, accepted, with_named_leaves
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 
-from jaxreg.train.lookup import parameters
+from jaxreg.train.entries import parameters
 from jaxreg.train.modules.module import PureModule, Result, Variables, accepted, with_named_leaves
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 

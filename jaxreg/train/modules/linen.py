@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator
 from flax import linen as nn
 
 from jaxreg import augment
-from jaxreg.train.lookup import Options, parameters
+from jaxreg._errors import ArgumentError
+from jaxreg.train.entries import Options, parameters
 from jaxreg.train.modules.module import PureModule, Result, Variables
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
@@ -90,6 +91,6 @@ def _mixed_layers(mixing: PyTree, part: str) -> Generator[None]:
   with nn.intercept_methods(mix):
     yield
   if missing := wanted - called:
-    raise ValueError(
-      f"layers must be among {', '.join(sorted(called - {''}))}, got {', '.join(sorted(missing))}"
+    raise ArgumentError(
+      "layers", f"must be among {', '.join(sorted(called - {''}))}, got {', '.join(sorted(missing))}"
     )

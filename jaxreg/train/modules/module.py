@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
+from jaxreg._errors import ArgumentError
 from jaxreg._sharding import partitioned
-from jaxreg.train.lookup import parameters, takes_any
+from jaxreg.train.entries import parameters, takes_any
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 Variables = tuple[Params, ModelState]
@@ -56,8 +57,8 @@ def with_named_leaves(
   ) -> Result:
     inner = [] if mixing is None else [layer for layer in mixing.shares if "/" in layer]
     if inner:  # only Linen says when it calls a layer
-      raise ValueError(
-        f"layers must be among backbone, head, got {', '.join(inner)}; only Linen modules are mixed inside"
+      raise ArgumentError(
+        "layers", f"must be among backbone, head, got {', '.join(inner)}; only Linen modules are mixed inside"
       )
 
     def run(x: Array, params: Params, model_state: ModelState, key: Key | None) -> Result:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.train import keys
-from jaxreg.train.lookup import Options
+from jaxreg.train.entries import Options
 from jaxreg.train.modules.module import PureModule, Result, Variables, accepted, with_named_leaves
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 

@@ -81,7 +81,7 @@ class Checkpoints:
         self._clear_away()
 
   def save(self, step: int, state: TrainState, of_replicas: Values | None) -> None:
-    """Starts saving `state`, which may be donated then, unless the step is saved with all that is known."""
+    """Starts saving `state`, which may be donated afterwards, unless this step is saved with its metrics."""
     metrics = None if of_replicas is None else averaged(of_replicas)
     again = step == self.latest
     if again and (self.measured or metrics is None):
@@ -122,7 +122,7 @@ class Checkpoints:
         raise self._cannot_save(error) from error
 
   def _clear_away(self) -> None:
-    """Removes a work directory that Orbax made again after a removal: later runs would refuse it."""
+    """Removes a work directory that Orbax recreated after its removal; later runs would refuse it."""
     try:
       self._check_there()
     except NothingToSave:
@@ -143,7 +143,7 @@ class Checkpoints:
 
 
 def restore(workdir: Path, step: int, like: TrainState) -> TrainState:
-  """The state saved at `step`, with the structure, shapes, dtypes and shardings of the state `like`."""
+  """Restores the state of a step, with the structure, shapes, dtypes and shardings of `like`."""
   folder = folders(workdir)[0] / str(step)
   try:
     return ocp.load_checkpointables(folder, {"state": like})["state"]
@@ -153,7 +153,7 @@ def restore(workdir: Path, step: int, like: TrainState) -> TrainState:
 
 
 def abstract(state: TrainState, sharding: Layout | SingleDeviceSharding) -> TrainState:
-  """`state` as shapes and dtypes, to be restored with one sharding or with a tree of shardings."""
+  """Returns the shapes and dtypes of a state, to restore it with one sharding or a tree of shardings."""
   like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
   return jax.tree.map(like, state, jax.tree.broadcast(sharding, state))
 
@@ -165,7 +165,7 @@ def pick_and_restore(
   *,
   agree: Callable[[Callable[[], int]], int] = lambda call: call(),
 ) -> tuple[int, T]:
-  """The step that `pick` returns, and the result of `restored` for this step.
+  """Restores the step that `pick` returns, and returns the step and the result of `restored`.
 
   A training run in the same folder may delete the checkpoint that was just picked; then another is picked.
   `agree` calls a function whose result all processes must share.
@@ -182,7 +182,7 @@ def pick_and_restore(
 
 
 def restore_state(program: Program, workdir: Path, step: int, replica: int, replicas: int) -> TrainState:
-  """The state of `replica`, one of `replicas`, at a good step, with the parameters for predictions."""
+  """Restores one of several replicas at a good step, with the parameters for predictions."""
   here = SingleDeviceSharding(jax.local_devices()[0])
   states = restore(workdir, step, abstract(stacked(program.abstract, replicas), here))
   return program.predicting(jax.tree.map(lambda x: x[replica], states))

@@ -4,8 +4,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from jaxreg.train.config.fields import Flat, row_of
-from jaxreg.train.files import split_variant
+from jaxreg.train.config.fields import row_of
+from jaxreg.train.entries import Options
+from jaxreg.train.user_paths import split_variant
 
 # Scopes of fields in which two calls on a work directory may differ: a training, an evaluation.
 TRAINS = frozenset({"call"})
@@ -13,7 +14,7 @@ PREDICTS = TRAINS | {"prediction"}
 EVALUATES = PREDICTS | {"place"}
 
 
-def default_workdir(config_path: str, overrides: Flat) -> Path:
+def default_workdir(config_path: str, overrides: Options) -> Path:
   """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run.
 
   An evaluation looks for the existing folder of a run with the same overrides, where overrides that belong to
@@ -26,7 +27,7 @@ def default_workdir(config_path: str, overrides: Flat) -> Path:
   return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])
 
 
-def _named(config_path: str, overrides: Flat, free: frozenset[str]) -> Path:
+def _named(config_path: str, overrides: Options, free: frozenset[str]) -> Path:
   path, _, argument = split_variant(config_path)
   name = Path(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":

@@ -17,11 +17,12 @@ from jaxreg.typing import Array, PyTree
 
 NEAR_CHANCE = 1.5  # multiple of the accuracy of a guess
 EXPLODED = 10  # multiple of the loss of a guess; an overfit network stays below it
+STACKS_AFTER = 30  # minutes of a step after which it hangs
 ALIKE = 0.05  # difference of retain probabilities; a healthy run reaches 0.1 in its first epoch
 
 
 def largest_parts(states: States) -> dict[str, np.ndarray]:
-  """The largest absolute value in each part of the state, for each replica."""
+  """Returns the largest absolute value in each part of the state, for each replica."""
   parts = ("params", "model_state", "opt_state")
   if isinstance(states, tuple):
     return {name: np.stack([_largest(getattr(state, name)) for state in states]) for name in parts}
@@ -30,7 +31,7 @@ def largest_parts(states: States) -> dict[str, np.ndarray]:
 
 @jax.jit
 def _largest(tree: PyTree) -> Array:
-  """The largest absolute value in a tree; NaN or infinite if the tree holds such a value."""
+  """Returns the largest absolute value in a tree; NaN or infinite if the tree holds such a value."""
   leaves = [jnp.abs(x).max().astype(jnp.float32) for x in jax.tree.leaves(tree) if jnp.size(x)]
   return jnp.max(jnp.stack(leaves)) if leaves else jnp.float32(0)
 
@@ -108,22 +109,21 @@ class CollapseGuard:
 
 
 class Watchdog:
-  """A context manager; the program must call `alive` now and then.
+  """A context manager; the program must call `alive` at least every `minutes`.
 
-  After `minutes` without a call, the interpreter writes the stacks of its threads to `file`. It does so in a
-  thread of its own that needs no Python, because a step that hangs may hold Python's lock.
+  After a longer time, the interpreter writes the stacks of all threads to `file`. It does so in a thread of
+  its own that needs no Python, because a step that hangs may hold Python's lock.
   """
 
-  def __init__(self, file: Path, *, minutes: float):
+  def __init__(self, file: Path, *, minutes: float = STACKS_AFTER):
     self._file, self._seconds = file, 60 * minutes
     self._stream: TextIO | None = None
     self._since = 0.0
 
   def __enter__(self) -> "Watchdog":
-    if self._seconds:
-      self._file.unlink(missing_ok=True)  # a link there would be followed, and a pipe would wait
-      self._stream = open(self._file, "w")
-      self.alive()
+    self._file.unlink(missing_ok=True)  # a link there would be followed, and a pipe would wait
+    self._stream = open(self._file, "w")
+    self.alive()
     return self
 
   def __exit__(self, *exception: object) -> None:

@@ -18,7 +18,7 @@ Handler = Callable[[int, FrameType | None], object] | int | None  # of `signal.s
 
 
 class Interrupted(Exception):
-  """A signal stopped the run, which saved; `status` is the exit status that a shell expects for it."""
+  """Raised after a signal stopped the run and its state was saved; `status` is 128 + the signal."""
 
   def __init__(self, signal_number: int | None, step: int):
     super().__init__(f"stopped at step {step} and saved; the same command continues from there")

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxreg._atomic_files import no_link_or_pipe
 from jaxreg.train.errors import NothingToSave, RunError
-from jaxreg.train.files import no_link_or_pipe
 
 SLOW = 30  # seconds for which another machine may keep an old view of a folder on NFS
 

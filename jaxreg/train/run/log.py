@@ -1,4 +1,4 @@
-"""The log of a run for people: a progress bar on a terminal, lines elsewhere; its records go into files."""
+"""The log of a run for people, a bar on a terminal and lines elsewhere, and its records in files."""
 
 import contextlib
 import sys
@@ -8,33 +8,20 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from jaxreg._metrics import metric
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.errors import printable, shortened
 from jaxreg.train.run.metrics_file import MetricsFile
 from jaxreg.train.step.metrics import Values, averaged
 from jaxreg.train.step.program import Program
 
-PART_WIDTH = 30  # characters of a part's name beside its bar
-BAR_WIDTH = 8  # columns that a bar has at least
-# The forms of the bar, the richest first; the first one that fits into the terminal is used.
-FORMS = (
-  "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]",
-  "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]",
-  "{l_bar}{bar}| {n_fmt}/{total_fmt}{postfix}",
-  "{desc}: {percentage:3.0f}%{postfix}",
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"  # fits into 80 columns
+PART_WIDTH = 24  # characters of a part's name beside its bar
+# The metrics that people read, in this order.
+SHOWN = (
+  *("train/loss", "train/accuracy", "train/examples_per_second", "val/error", "val/nll", "test/error"),
+  *("train/mae", "val/rmse", "test/rmse"),
 )
-# The values that people read, with their names and formats.
-SHOWN = {
-  "train/loss": ("loss", "{:.4f}"),
-  "train/accuracy": ("accuracy", "{:.2%}"),
-  "train/examples_per_second": ("examples/s", "{:.0f}"),
-  "val/error": ("val error", "{:.2%}"),
-  "val/nll": ("val NLL", "{:.4f}"),
-  "test/error": ("test error", "{:.2%}"),
-  "train/mae": ("MAE", "{:.4g}"),
-  "val/rmse": ("val RMSE", "{:.4g}"),
-  "test/rmse": ("test RMSE", "{:.4g}"),
-}
 
 
 class Log:
@@ -73,7 +60,9 @@ class Log:
     self._held: tuple[int, dict[str, float]] | None = None  # what the line of the next evaluation shows, too
     if sys.stderr.isatty():
       options = {"desc": shortened(printable(part), PART_WIDTH) or None, "leave": not part, "unit": "step"}
-      self._bar = tqdm(total=total, initial=start, dynamic_ncols=True, file=sys.stderr, **options)
+      self._bar = tqdm(
+        total=total, initial=start, dynamic_ncols=True, bar_format=BAR, file=sys.stderr, **options
+      )
     if self._file.damaged:
       self.say(f"{workdir / 'metrics.jsonl'}: {self._file.damaged} damaged lines are left out")
 
@@ -102,10 +91,8 @@ class Log:
     if self._bar is None:
       self._say_line(step, values)
       return
-    # The bar shows the speed itself and has little space.
-    self._bar.set_postfix_str(_summary(self._latest, "train/loss", "val/error", "val/rmse"), refresh=False)
-    self._bar.bar_format = _fitting(self._bar)
-    self._bar.refresh()
+    shown = ("train/loss",) if self._part else ("train/loss", "val/error", "val/rmse")
+    self._bar.set_postfix_str(_summary(self._latest, *shown))
     tenth = step * 10 // self._total
     if not self._part and tenth > self._tenth and any(name.startswith("val/") for name in values):
       self._tenth = tenth
@@ -170,7 +157,7 @@ class Silent:
 
 
 def open_log(workdir: Path, *, start: int, program: Program, **options) -> "Log | Silent":
-  """The log of a run in the first process, a silent one in the others; `options` as for a `Log`."""
+  """Opens the log of a run in the first process, and a silent one in the others."""
   if not is_first():
     return Silent()
   length = {"total": program.num_steps, "steps_per_epoch": program.steps_per_epoch}
@@ -188,20 +175,12 @@ def progress(line: str) -> None:
     print(f"{printable(line)}\n", end="", file=sys.stderr, flush=True)
 
 
-def _fitting(bar: tqdm) -> str:
-  """The richest form of the bar that fits into the terminal."""
-  given = bar.format_dict
-  for form in FORMS[:-1]:
-    text = bar.format_meter(**{**given, "bar_format": form.replace("{bar}", ""), "ncols": None})
-    if len(text) + BAR_WIDTH <= (given["ncols"] or 80):
-      return form
-  return FORMS[-1]
-
-
 def _summary(values: dict[str, float], *names: str) -> str:
-  """The values of these names, or of all names that people read, in one line."""
-  return "  ".join(
-    f"{label} {form.format(values[name])}"
-    for name, (label, form) in SHOWN.items()
-    if name in values and name in (names or SHOWN)
-  )
+  """Returns the values of these metrics, by default of all that people read, in one line."""
+  parts: list[str] = []
+  for name in SHOWN:
+    if name in values and name in (names or SHOWN):
+      split, title = name.partition("/")[0], metric(name).title
+      label = title if split == "train" else f"{split} {title}"
+      parts.append(f"{label} {values[name]:{metric(name).form}}")
+  return "  ".join(parts)

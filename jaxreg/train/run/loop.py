@@ -12,9 +12,9 @@ from jaxreg.train.data.batches import Feed, Order, Source
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.run.checkpoint import Checkpoints
+from jaxreg.train.run.dispatch import Intervals, SaveClock, dispatches
 from jaxreg.train.run.health import CollapseGuard, Watchdog, check_finite, largest_parts
 from jaxreg.train.run.interrupt import Interrupt, Interrupted
-from jaxreg.train.run.intervals import Intervals, SaveClock, dispatches
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
 from jaxreg.train.step.metrics import Sums, chosen_metric, summarize

@@ -11,43 +11,46 @@ import warnings
 from pathlib import Path
 from typing import SupportsIndex
 
+from jaxreg._atomic_files import sync_all, write_json
 from jaxreg.train.errors import ArgumentError
-from jaxreg.train.files import Table, digest, parse_table, sealed, sync_all, write_json
+from jaxreg.train.sealed_tables import Table, digest, parse_table, sealed
 from jaxreg.train.step.metrics import chosen_metric
 
 
 def folders(workdir: Path) -> tuple[Path, Path]:
-  """The folder of the checkpoints and the folder of their manifests."""
+  """Returns the folder of the checkpoints and the folder of their manifests."""
   workdir = Path(workdir).absolute()
   return workdir / "checkpoints", workdir / "manifests"
 
 
 def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
-  """The steps with good checkpoints, and their metrics; it only reads, so it may run beside a training."""
+  """Returns the steps with good checkpoints and their metrics; it only reads, so a training may go on."""
   root, manifests = folders(workdir)
   inspected = {int(folder.name): _inspect(folder, manifests) for folder in _step_folders(root)}
   return {step: metrics for step, (fault, metrics) in inspected.items() if fault is None}
 
 
 def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
-  """The step of the `latest` good checkpoint, of the `best` by a validation metric, or a given step."""
+  """Returns the step of the `latest` good checkpoint, of the `best` one by a metric, or a step itself."""
   steps = good_steps(workdir)
   if isinstance(checkpoint, SupportsIndex) and not isinstance(checkpoint, bool):
     checkpoint = int(checkpoint)
     if checkpoint not in steps:
       kept = ", ".join(map(str, sorted(steps))) or "none"
-      problem = f"{workdir} has no good checkpoint of step {checkpoint}; there is {kept}"
-      raise ArgumentError("checkpoint", problem)
+      raise ArgumentError(
+        "checkpoint", f"{workdir} has no good checkpoint of step {checkpoint}; there is {kept}"
+      )
     return checkpoint
   if checkpoint == "best":
     values = {step: metrics or {} for step, metrics in steps.items()}
-    found = {step: each.get(chosen_metric(metric, each)) for step, each in values.items()}
-    measured = {step: value for step, value in found.items() if value is not None}
+    chosen = {step: each.get(chosen_metric(metric, each)) for step, each in values.items()}
+    measured = {step: value for step, value in chosen.items() if value is not None}
     if measured:
       return min(measured, key=lambda step: (measured[step], -step))  # the later of equals
     if steps:
-      problem = f"{workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
-      raise ArgumentError("checkpoint", problem)
+      raise ArgumentError(
+        "checkpoint", f"{workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
+      )
   elif checkpoint != "latest":
     raise ArgumentError("checkpoint", f"must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:
@@ -56,7 +59,7 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
 
 
 def seal(workdir: Path, step: int) -> str:
-  """The digest of a good checkpoint with its metrics; another training has another digest."""
+  """Returns the digest of a good checkpoint with its metrics, which identifies the training."""
   return digest(_read_manifest(folders(workdir)[1] / f"{step}.json"))
 
 
@@ -98,16 +101,16 @@ NO_MANIFEST, FILES_MISSING = "it has no manifest", "files of it are missing"
 
 
 def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float] | None]:
-  """The fault of a checkpoint, or None for a good one; and the metrics that were saved with it."""
+  """Returns the fault of a checkpoint, None for a good one, and the metrics saved with it."""
   try:
     manifest = _read_manifest(manifests / f"{folder.name}.json")
     expected = manifest["files"]
-    found = {str(file.relative_to(folder)): file for file in _files(folder)}
-    if expected.keys() - found.keys():
+    files = {str(file.relative_to(folder)): file for file in _files(folder)}
+    if expected.keys() - files.keys():
       return FILES_MISSING, None
-    if found.keys() - expected.keys():
+    if files.keys() - expected.keys():
       return "it has files that were not saved", None
-    wrong = [name for name, file in found.items() if _sha256(file) != expected[name]]
+    wrong = [name for name, file in files.items() if _sha256(file) != expected[name]]
   except FileNotFoundError as error:
     return (NO_MANIFEST if str(error.filename).endswith(".json") else FILES_MISSING), None
   except (OSError, ValueError) as error:
@@ -116,9 +119,9 @@ def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float
 
 
 def _read_manifest(file: Path) -> Table:
-  """The manifest in `file`; raises ValueError if the file is damaged or is not a manifest."""
+  """Reads a manifest; raises ValueError if the file is damaged or is not one."""
   if file.exists() and not file.is_file():
-    raise ValueError("it is no file")  # a pipe would be waited for
+    raise ValueError("it is not a file")  # a pipe would be waited for
   manifest = parse_table(file.read_bytes(), required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
   metrics = {} if metrics is None else metrics

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from jaxreg._atomic_files import no_link_or_pipe, write_text
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table, no_link_or_pipe, parse_table, sealed, write_text
+from jaxreg.train.sealed_tables import Table, parse_table, sealed
 
 
 class MetricsFile:
@@ -53,19 +54,19 @@ class MetricsFile:
     self._check_there()
     self._say(
       f"warning: {self._file} was removed or replaced under this run: records up to step {self._last} are "
-      "lost, and the next are written anew"
+      "lost, and a new file has the next ones"
     )
     self._stream.close()
     self._stream = open(self._file, "a", buffering=1, opener=no_link_or_pipe)  # noqa: SIM115
 
 
 def read_records(workdir: Path) -> list[Table]:
-  """The records of `metrics.jsonl`; damaged lines, such as a last line that a kill cut, are left out."""
+  """Reads the records of `metrics.jsonl`, without damaged lines, such as a last one that a kill cut."""
   return [record for record in _read_lines(workdir) if record is not None]
 
 
 def _read_lines(workdir: Path) -> list[Table | None]:
-  """The record of each line; None for a damaged line."""
+  """Reads the record of each line; None for a damaged line."""
   file = workdir / "metrics.jsonl"
   lines = file.read_bytes().splitlines() if file.is_file() else []
   return [_parse(line) for line in lines]

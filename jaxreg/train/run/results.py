@@ -8,14 +8,15 @@ from matplotlib.figure import Figure
 from scipy.special import expit
 
 from jaxreg import plots
+from jaxreg._atomic_files import write_figures, write_json
+from jaxreg._paper_names import paper_name
 from jaxreg.calibration import Bins
-from jaxreg.plots._names import paper_name
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import Table, sealed, write_figures, write_json
 from jaxreg.train.run.evaluation import outputs_over, predicting_state
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.sealed_tables import Table, sealed
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import States
 from jaxreg.train.step.targets import CLASSES, Numbers, Target
@@ -89,7 +90,7 @@ def save_figures(
   labels: np.ndarray,
   target: Target = CLASSES,
 ) -> list[str]:
-  """Draws those figures whose records or test outputs of the first seed are there; returns the file names."""
+  """Draws the figures for which there are records or test outputs; returns the file names."""
   first = f"{name}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
@@ -108,12 +109,12 @@ def save_figures(
       figures["diagnostics"] = plots.diagnostics(records, title=title)
     maps = (expit(retain), expit(posterior), labels, outputs["predictions"])
     figures["retain_maps"] = plots.retain_maps(*maps, title=first)
-  write_figures(workdir, figures)
+  write_figures(workdir / "figures", figures)
   return [f"{name}.png" for name in figures]
 
 
 def _predicted(target: Numbers, predictions: np.ndarray, labels: np.ndarray, title: str) -> Figure:
-  """The first target's predictions against its values, with their quantiles if the method predicts any."""
+  """Draws the first target's predictions against its values, with predicted quantiles if there are any."""
   levels, quantiles = target.quantiles(predictions)
   point = np.asarray(target.point(predictions))
   first = lambda x: x.reshape(len(labels), -1, *x.shape[labels.ndim :])[:, 0]

@@ -1,7 +1,7 @@
-"""Trackers: where the records and the figures of a run go beside its own folder.
+"""Trackers: further places for the records and the figures of a run.
 
 A tracker is one function `(step, metrics, figures)`: the step, numbers by name, and image files by name. It
-is called with each record, and at the end with the figures. A field may name one's own as `module:NAME`.
+is called with each record, and at the end with the figures. A user's own is named as `module:NAME`.
 
 tensorboardX's own `SummaryWriter` writes from a second thread. On a full disk that thread dies with a
 traceback, and the next events wait for it for ever. So events are written at once, in the calling thread.
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Self
 
 from jaxreg._extras import install
 from jaxreg.train.devices.processes import is_first
+from jaxreg.train.entries import Options, parameters, shown
 from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.lookup import Options, imported, is_yours, parameters, shown
+from jaxreg.train.user_modules import imported, is_yours
 
 FIELD = "log.trackers"
 FLUSH_SECONDS = 30
@@ -65,8 +66,8 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
     nonlocal path, writer, flushed, last
     if not path.is_file():
       place.say(
-        f"warning: {folder} was removed under this run: records up to step {last} are lost, and the next are "
-        "written anew"
+        f"warning: {folder} was removed under this run: records up to step {last} are lost, and a new file "
+        "has the next ones"
       )
       writer.close()
       path, writer = opened(last)
@@ -88,7 +89,7 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
 
 @contextlib.contextmanager
 def mlflow(place: Place) -> Iterator[Tracker]:
-  """A run of MLflow's experiment `jaxreg`, where `MLFLOW_TRACKING_URI` says; a resumed run continues it."""
+  """Opens a run of MLflow's experiment `jaxreg` at `MLFLOW_TRACKING_URI`; a resumed run continues it."""
   import mlflow  # pyright: ignore[reportMissingImports]
   from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
 
@@ -96,9 +97,9 @@ def mlflow(place: Place) -> Iterator[Tracker]:
   name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "jaxreg")
   experiment = client.get_experiment_by_name(name)
   number = experiment.experiment_id if experiment else client.create_experiment(name)
-  found = client.search_runs([number], f"tags.workdir = '{here}'", max_results=1) if place.start else []
-  if found:
-    run = found[0].info.run_id
+  earlier = client.search_runs([number], f"tags.workdir = '{here}'", max_results=1) if place.start else []
+  if earlier:
+    run = earlier[0].info.run_id
   else:
     run = client.create_run(number, run_name=place.workdir.name).info.run_id
     params = [Param(field, str(value)[:MOST_CHARACTERS]) for field, value in place.fields.items()]
@@ -122,7 +123,7 @@ def mlflow(place: Place) -> Iterator[Tracker]:
 
 @contextlib.contextmanager
 def wandb(place: Place) -> Iterator[Tracker]:
-  """A run of Weights & Biases, as `WANDB_MODE` and its like say; a resumed run continues it."""
+  """Opens a run of Weights & Biases by its environment variables; a resumed run continues it."""
   import wandb  # pyright: ignore[reportMissingImports]
 
   folder = place.workdir / "wandb"
@@ -157,7 +158,7 @@ TRACKERS: dict[str, Open] = {"tensorboard": tensorboard, "mlflow": mlflow, "wand
 
 
 def find_trackers(names: Sequence[str]) -> dict[str, Open]:
-  """What opens each of these trackers; one's own is `module:NAME`."""
+  """Finds the function that opens each tracker; a user's own is `module:NAME`."""
   return {name: _find(name) for name in names}
 
 
@@ -176,7 +177,7 @@ def _find(name: str) -> Open:
 
 
 class Trackers:
-  """Hands each record to all trackers; a context manager. One that fails is told once and then left out."""
+  """A context manager that passes each record to all trackers; one that fails is reported and dropped."""
 
   def __init__(self, opens: Mapping[str, Open], place: Place):
     self._opens, self._place = (opens if is_first() else {}), place
@@ -201,7 +202,7 @@ class Trackers:
 
   @contextlib.contextmanager
   def _closing(self, name: str, opened: Open) -> Iterator[Tracker]:
-    """The tracker, whose closing may fail, too; it is told of the error that ends the run."""
+    """Opens a tracker, and passes it the error that ends the run; closing it may fail, too."""
     inside = opened(self._place)
     tracker = inside.__enter__()
     try:

@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import importlib.metadata
+import itertools
 import json
 import math
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -15,19 +17,39 @@ import jax
 import numpy as np
 
 import jaxreg
-from jaxreg.train.config.checks import check_types
+from jaxreg._atomic_files import make_folder, write_json
 from jaxreg.train.config.choices import add_options, base_config, flatten, relevant
 from jaxreg.train.config.fields import row_of
+from jaxreg.train.config.values import check_types
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.errors import RunError, one_line, printable, shortened
-from jaxreg.train.files import Table, check_no_links, make_folder, parse_table, sealed, write_json
+from jaxreg.train.errors import ArgumentError, RunError, one_line, printable, shortened
 from jaxreg.train.run.folder_name import TRAINS
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.sealed_tables import Table, parse_table, sealed
 
 SHOWN = 8  # differences in a message
-FORMAT = 4  # of a work directory; a change that an older or newer version cannot read gets the next number
+# The folders that jobs make in a work directory.
+FOLDERS = (
+  *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept"),
+  *("report", "rows", "search", "tensorboard"),
+)
+FORMAT = 5  # of a work directory; a change that an older or newer version cannot read gets the next number
+
+
+def check_folder(workdir: Path) -> None:
+  """Checks that a job writes into folders and through no link; the work directory itself may be a link."""
+  if workdir.exists() and not workdir.is_dir():
+    raise RunError(f"--workdir: {workdir} is a file; give a folder")
+  for name in FOLDERS:
+    top = workdir / name
+    inner = (Path(place) / each for place, folders, _ in os.walk(top) for each in folders)
+    for folder in itertools.chain([top], inner):
+      if folder.is_symlink():
+        raise RunError(
+          f"--workdir: {folder} is a link, and nothing is written through it; put a folder there"
+        )
 
 
 def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str | None:
@@ -35,9 +57,7 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
 
   Returns a remark if the run continues with another length or wrapping, or in another environment.
   """
-  if workdir.exists() and not workdir.is_dir():
-    raise RunError(f"--workdir: {workdir} is a file; give a folder")
-  check_no_links(workdir)
+  check_folder(workdir)
   remark, begun = None, (workdir / "config.json").is_file()
   if begun and not _is_untouched(workdir):
     changed = check_same(workdir, fields, data)
@@ -103,7 +123,7 @@ def describe(workdir: Path, fields: Table, data: DataSpec, *, missing_only: bool
 def check_same(
   workdir: Path, fields: Table, data: DataSpec, free: frozenset[str] = TRAINS
 ) -> dict[str, tuple[object, object]]:
-  """Checks that `workdir` belongs to this data and, but for fields of these scopes, to this configuration.
+  """Checks that `workdir` belongs to this data and to this configuration, except for fields of these scopes.
 
   Returns the fields of the scope `length` that differ, with their old and new values.
   """
@@ -113,54 +133,61 @@ def check_same(
   length = [field for field in difference if row_of(field).scope == "length"]
   changed = {field: difference.pop(field) for field in length}
   if difference:
-    raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
+    raise ArgumentError(
+      "workdir", f"{workdir} belongs to another configuration: {_show(difference)}; give another"
+    )
   difference = _differences(flatten(read_data(workdir).table()), flatten(data.table()), free)
   if difference:
-    raise RunError(f"workdir: {workdir} was made with other data: {_show(difference)}; give another")
+    raise ArgumentError("workdir", f"{workdir} was made with other data: {_show(difference)}; give another")
   return changed
 
 
 def read(workdir: Path, name: str) -> Table:
-  """The content of a JSON file in the work directory."""
+  """Reads a JSON file of the work directory."""
   file = workdir / name
   results = name == "results.json"
   hint = "remove it, and the same command makes it again" if results else "give another"
   if file.exists() and not file.is_file():
-    raise RunError(f"workdir: {file} is damaged (it is not a file); {hint}")
+    raise ArgumentError("workdir", f"{file} is damaged (it is not a file); {hint}")
   if not file.is_file():
-    raise RunError(f"workdir: {workdir} has no {name}: nothing was trained there; train, or give another")
+    raise ArgumentError(
+      "workdir", f"{workdir} has no {name}: nothing was trained there; train, or give another"
+    )
   try:
     content = parse_table(file.read_bytes())
   except (ValueError, OSError) as error:
-    raise RunError(f"workdir: {file} is damaged ({one_line(error)}); {hint}") from error
+    raise ArgumentError("workdir", f"{file} is damaged ({one_line(error)}); {hint}") from error
   if results:
     numbers = (value for field, value in content.items() if field != "replicas")
     if "step" not in content or not all(isinstance(value, int | float) for value in numbers):
-      raise RunError(f"workdir: {file} is damaged (it is not a table of results); {hint}")
+      raise ArgumentError("workdir", f"{file} is damaged (it is not a table of results); {hint}")
   return content
 
 
 def read_config(workdir: Path) -> Table:
-  """The flat configuration that `workdir` was trained with."""
+  """Reads the flat configuration that `workdir` was trained with."""
   fields = read(workdir, "config.json")
   if (version := fields.pop("format", None)) != FORMAT:
-    raise RunError(
-      f"workdir: {workdir} is of another version of jaxreg (format {version}, and this version reads "
-      f"{FORMAT}); give another"
+    raise ArgumentError(
+      "workdir",
+      f"{workdir} is of another version of jaxreg (format {version}, and this version reads "
+      f"{FORMAT}); give another",
     )
   try:
     check_types(fields)
   except RunError as error:
-    raise RunError(f"workdir: {workdir / 'config.json'} is damaged ({error}); give another") from error
+    raise ArgumentError("workdir", f"{workdir / 'config.json'} is damaged ({error}); give another") from error
   return fields
 
 
 def read_data(workdir: Path) -> DataSpec:
-  """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it."""
+  """Reads the description of the data that `workdir` was trained with."""
   data = read(workdir, "data.json")
   for field, right in DATA.items():
     if not right(data.get(field)):
-      raise RunError(f"workdir: {workdir / 'data.json'} is damaged (its {field} is wrong); give another")
+      raise ArgumentError(
+        "workdir", f"{workdir / 'data.json'} is damaged (its {field} is wrong); give another"
+      )
   return DataSpec.from_table(data)
 
 

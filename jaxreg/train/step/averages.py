@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxreg import averaging
 from jaxreg._checks import check_count, check_range
+from jaxreg._errors import ArgumentError
 from jaxreg.typing import Array, Key, Params, PyTree
 
 
@@ -135,7 +136,7 @@ def _collecting(
   """The averaging by `init` and `update`, whose states have the mean and the count of iterates."""
   check_range(start, "start", low=0, high=1, open_high=True)
   if every < 0:
-    raise ValueError(f"every must be at least 0, got {every}")
+    raise ArgumentError("every", f"must be at least 0, got {every}")
   first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
 
   def step(kept: tuple[PyTree, Array], params: Params, number: Array) -> tuple[PyTree, Array]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration
-from jaxreg._metric_bounds import metric_bounds
+from jaxreg._metrics import metric
 from jaxreg.objective._compose import weighted as weighted
 from jaxreg.typing import Array, PyTree
 
@@ -112,7 +112,7 @@ def shown(
   mean, half = values[name], values.get(f"{name}_ci95")
   if half is None:
     return f"{factor * mean:.{digits}f}"
-  least, most = metric_bounds(name)
+  least, most = metric(name).low, metric(name).high
   if difference:
     least, most = least - most, most - least
   if least <= mean - half and mean + half <= most:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jaxreg import augment
+from jaxreg._errors import ArgumentError
 from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.methods.method import Outputs
@@ -98,7 +99,9 @@ class Network:
     """Computes what enters the head, of prepared parameters and inputs."""
     mixed = () if mixing is None else mixing.shares
     if other := [layer for layer in mixed if layer.split("/")[0] not in ("backbone", "head")]:
-      raise ValueError(f"layers must be among backbone, head and the layers in them, got {', '.join(other)}")
+      raise ArgumentError(
+        "layers", f"must be among backbone, head and the layers in them, got {', '.join(other)}"
+      )
     if mixing is not None and "backbone" in mixed:
       x = augment.mix_hidden(x, mixing, layer="backbone")
     state = model_state.get("backbone", {})

@@ -9,7 +9,9 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import optim, paths, symmetry
-from jaxreg.train.lookup import Chosen, Options, short
+from jaxreg._errors import ArgumentError
+from jaxreg.train.entries import Chosen, Options
+from jaxreg.train.user_modules import short
 from jaxreg.typing import Array, Params
 
 # Wrappers that step with the gradient at a second point, which is to be clipped and decayed.
@@ -48,7 +50,7 @@ def make_optimizer(
   """
   name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
   if own_decay and weight_decay and not decoupled:
-    raise ValueError(f"decoupled must be True with {name}, which decouples the decay itself")
+    raise ArgumentError("decoupled", f"must be True with {name}, which decouples the decay itself")
   rate = schedule(0) if name in NUMBERS else schedule
   given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
   step = chosen.bound(**given, **(network or {}))()
@@ -110,9 +112,9 @@ def reparameterize(
 ) -> optax.GradientTransformationExtraArgs:
   """The optimizer `inner` in the coordinates `y`, where each parameter is `x = scale * f(y)` elementwise."""
   if coordinates not in COORDINATES:
-    raise ValueError(f"coordinates must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
+    raise ArgumentError("coordinates", f"must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
   if not scale > 0:
-    raise ValueError(f"scale must be above 0, got {scale}")
+    raise ArgumentError("scale", f"must be above 0, got {scale}")
   forward, inverse = COORDINATES[coordinates]
   there = symmetry.elementwise_coordinates(lambda y: scale * forward(y), lambda x: inverse(x / scale))
   return optim.reparameterize(inner, there.forward, there.inverse)
@@ -123,7 +125,9 @@ def _entry(entry: object) -> tuple[str, float]:
     case (str(glob), int() | float() as number) if glob and 0 < number < float("inf"):
       return glob, float(number)
     case _:
-      raise ValueError(f'metric must have entries such as ("*bias", 4.0), numbers above 0, got {entry!r}')
+      raise ArgumentError(
+        "metric", f'must have entries such as ("*bias", 4.0), numbers above 0, got {entry!r}'
+      )
 
 
 def _divided(metric: Sequence[tuple[str, float]]) -> Callable[..., Params]:

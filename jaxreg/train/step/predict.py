@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxreg._errors import ArgumentError
 from jaxreg.train import keys
 from jaxreg.train.methods.method import Method
 from jaxreg.train.step.batch import make_examples
@@ -66,9 +67,10 @@ def make_predictions(
     if not mc_samples:
       return once(state, inputs, None, key)
     if state.model_state:
-      raise ValueError(
-        "mc_samples must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
-        "the training mode, which changes their statistics"
+      raise ArgumentError(
+        "mc_samples",
+        "must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
+        "the training mode, which changes their statistics",
       )
 
     def noisy(key: Key) -> Array:

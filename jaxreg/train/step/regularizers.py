@@ -9,7 +9,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import constraints, objective
-from jaxreg.train.lookup import Chosen
+from jaxreg.train.entries import Chosen
 from jaxreg.train.step.network import Noises
 from jaxreg.train.step.state import ExtraStates, Limit
 from jaxreg.train.step.step import label_weights

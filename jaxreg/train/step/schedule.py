@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.train.lookup import Chosen
+from jaxreg.train.entries import Chosen
 from jaxreg.typing import Array
 
 

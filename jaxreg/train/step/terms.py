@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import adversarial, augment, losses, penalties
+from jaxreg._errors import ArgumentError
 from jaxreg.objective import View
-from jaxreg.train.lookup import Options
+from jaxreg.train.entries import Options
 from jaxreg.typing import Array, Key
 
 Divergence = Callable[[Array, Array], Array]  # `(clean, moved) -> [batch]` of two predictions
@@ -270,5 +271,5 @@ def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:
   if not clip:
     return None
   if len(clip) != 2 or not clip[0] < clip[1]:
-    raise ValueError(f"clip must be () or the least and the largest input, got {clip}")
+    raise ArgumentError("clip", f"must be () or the least and the largest input, got {clip}")
   return clip[0], clip[1]

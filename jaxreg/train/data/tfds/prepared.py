@@ -14,7 +14,8 @@ from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.tfds.records import Reader, arrays, damaged, reading, streamed
 from jaxreg.train.errors import ArgumentError, RunError, one_line
-from jaxreg.train.files import local_path, parse_table
+from jaxreg.train.sealed_tables import parse_table
+from jaxreg.train.user_paths import local_path
 
 
 def tfds(

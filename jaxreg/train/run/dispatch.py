@@ -1,4 +1,4 @@
-"""When a run evaluates, saves and logs, and how many steps each dispatch makes."""
+"""Which steps each dispatch makes, and at which steps a run evaluates, saves and logs."""
 
 import dataclasses
 import time
@@ -19,7 +19,7 @@ class Intervals:
 
 
 def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
-  """The steps of each dispatch: `size` steps, or one step if `size` steps would cross a mark or the end.
+  """Yields the steps of each dispatch: `size`, or one if `size` steps would cross a mark or the end.
 
   A mark stands at each multiple of the numbers in `marks`. The dispatches depend on the step alone, so that a
   resumed run makes the same ones.
@@ -34,9 +34,9 @@ def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Ite
 
 
 class SaveClock:
-  """Asks the clock of the first process, as seldom as possible.
+  """Says when a save is due by the clock of the first process.
 
-  Each look costs a message to all processes. So the first process also says after which step to look again:
+  Reading the clock costs a message to all processes. So the first process also says when to read it again:
   after half of the steps that fit into the remaining time, at the speed since the last save.
   """
 

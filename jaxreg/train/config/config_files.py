@@ -1,4 +1,4 @@
-"""Config files: programs that return a configuration, ours in one folder and those of users."""
+"""Config files: programs that return a configuration, ours or a user's."""
 
 import ast
 import difflib
@@ -10,12 +10,12 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxreg.train.config.choices import CHOICES, add_options, base_config, flatten
-from jaxreg.train.config.describe import WIDTH
 from jaxreg.train.config.fields import Config
-from jaxreg.train.config.values import meant
+from jaxreg.train.config.values import WIDTH, hint
+from jaxreg.train.entries import parameters
 from jaxreg.train.errors import RunError, one_line, shortened
-from jaxreg.train.files import local_path, split_variant
-from jaxreg.train.lookup import look_here, parameters
+from jaxreg.train.user_modules import look_here
+from jaxreg.train.user_paths import local_path, split_variant
 
 WRAPPER = textwrap.TextWrapper(
   WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
@@ -23,7 +23,7 @@ WRAPPER = textwrap.TextWrapper(
 
 
 def load_file(path: str, configs: Path) -> tuple[Config, str]:
-  """The configuration that `FILE[:VARIANT]` returns, and the docstring of the file."""
+  """Runs the config file `FILE[:VARIANT]`; returns its configuration and its docstring."""
   name, colon, argument = split_variant(path)
   places = [local_path(name, "--config")]
   if str(Path(name).parent) in (".", configs.name):  # one of ours, from any folder, also by its bare name
@@ -61,11 +61,11 @@ def _no_file(name: str, configs: Path) -> RunError:
 
 def _check_fields(path: str, config: Config) -> None:
   """Checks that a config has the fields of `base_config` with the options of its choices, and no others."""
-  given = flatten(config)
-  known = flatten(add_options(base_config(), given))
-  for field in given.keys() - known.keys():
-    raise RunError(f"--config {path}: there is no field {field}{meant(field, known)}")
-  for field in known.keys() - given.keys():
+  fields = flatten(config)
+  known = flatten(add_options(base_config(), fields))
+  for field in fields.keys() - known.keys():
+    raise RunError(f"--config {path}: there is no field {field}{hint(field, known)}")
+  for field in known.keys() - fields.keys():
     raise RunError(f"--config {path}: has no field {field}; begin with base_config() of jaxreg.train")
 
 
@@ -74,7 +74,7 @@ def _files(configs: Path) -> list[Path]:
 
 
 def list_files(configs: Path) -> str:
-  """Each config with the first line of its docstring and its variants, within the width of a terminal."""
+  """Lists each config with the first line of its docstring and its variants."""
   lines = []
   for file in _files(configs):
     try:
@@ -89,7 +89,7 @@ def list_files(configs: Path) -> str:
 
 
 def _variants(file: Path) -> tuple[str, ...]:
-  """The variants that may stand after the colon."""
+  """Returns the variants that a config file allows after the colon."""
   try:
     return tuple(map(str, getattr(load_module(file), "VARIANTS", ())))
   except (Exception, SystemExit):  # A config is a user's program: anything can be wrong with it.
