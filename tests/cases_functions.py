@@ -45,7 +45,6 @@ IMAGES = {"key": KEY, "x": Input("real", "BFFK", checked=False)}
 FEATURES, WEIGHTS = Input("real", "BF"), Input("real", "FK")
 TREE = {"kernel": Input("real", "BK"), "bias": Input("real", "K")}
 SQUARE = {"kernel": Input("real", "KK"), "bias": Input("real", "K")}
-MEMBERS = {"members": Input("real", "KFK"), "x": Input("real", "MF")}
 ITERATES = {"iterates": {"kernel": Input("real", "BF"), "bias": Input("real", "B")}}
 
 
@@ -220,25 +219,10 @@ CASES = (
     ensembles.probit_log_probs,
   ),
   row(
-    "ensembles.mask_probs",
-    {"rate": Input("unit", "B")},
-    lambda rate: ensembles.mask_probs(ensembles.dropout_masks(8), rate=rate),
-  ),
-  row(
     "ensembles.bootstrap_indices",
     {"key": KEY},
     lambda key: ensembles.bootstrap_indices(key, num_examples=5, num_members=8),
     output="int32",
-  ),
-  same(
-    "ensembles.ensemble_apply",
-    MEMBERS,
-    lambda members, x: ensembles.ensemble_apply(lambda w, x: x @ w, members, x),
-  ),
-  row(
-    "ensembles.ensemble_init",
-    {"key": KEY},
-    lambda key: ensembles.ensemble_init(key, lambda key: jax.random.normal(key, (3,)), num_members=8),
   ),
   *(
     row(
@@ -308,11 +292,6 @@ CASES = (
     "calibration.interval_scores",
     dict.fromkeys(("low", "high", "targets"), Input("real", "B")),
     calibration.interval_scores,
-  ),
-  row(
-    "calibration.quantile_coverage",
-    {"outputs": SCORES, "targets": Input("real", "B")},
-    calibration.quantile_coverage,
   ),
   row("calibration.energy", {"logits": SCORES}, lambda logits: calibration.energy(logits, temperature=2.0)),
   *(

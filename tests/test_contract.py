@@ -47,9 +47,7 @@ ELSEWHERE = {
   "constraints/test_proximal_gradient.py": "constraints.proximal_gradient",
   "optim/test_fista_optimizer.py": "optim.fista",
   "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
-  "ensembles/test_laplace.py": "ensembles.laplace_curvature ensembles.laplace_posterior "
-  "ensembles.laplace_variance",
-  "ensembles/test_means.py": "ensembles.dropout_masks",
+  "ensembles/test_laplace.py": "ensembles.laplace",
   "flatness/test_batches.py": "flatness.chunked",
   "flatness/test_covariance.py": "flatness.hessian_variance_alignment flatness.noise_covariance "
   "flatness.principal_components flatness.projected_variance",
@@ -74,10 +72,7 @@ ELSEWHERE = {
   "noise/test_structured_dropout.py": "noise.drop_path_rates",
   "noise/test_layer.py": "noise.layer",
   "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise_init",
-  "ensembles/test_grid_of_runs.py": "ensembles.sweep",
-  "ensembles/test_network_laplace.py": "ensembles.laplace",
   "objective/test_compose.py": "objective.example_term objective.penalty objective.perturbation",
-  "optim/test_path_sgd.py": "optim.path_norm",
   "test_sums.py": "calibration.merge",
 }
 
@@ -131,8 +126,6 @@ APPLIES = {
   "gradients": lambda case: case.smooth and case.gradient,
   "finite": lambda case: case.smooth,
   "explicit_gradients": lambda case: case.smooth,
-  # Its one array is split along all that it has.
-  "manual_axes": lambda case: case.function != "ensembles.mask_probs",
   "second_derivatives": lambda case: case.smooth and case.function.startswith(CURVED),
   "where": lambda case: case.function.startswith("losses.") and "where" in parameters(case.function),
   # A matrix has the size of what is selected, and path_sgd has a mask of its own.

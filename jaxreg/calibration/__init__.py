@@ -5,10 +5,10 @@ The sums merge by addition over batches, devices and processes: `nll` and `brier
 code, add the sums of a few parts with `jax.tree.map(jnp.add, ...)` or `psum`. Divide at the end, for instance
 by `ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `conformal_risk_threshold`,
 `auroc`, `fpr_at_tpr` and `risk_coverage` take the whole set. `conformal_scores` and `aps_scores` are
-`[..., classes]`; `least_confidence` and `energy`, scores of examples from elsewhere, `[...]`. Every function
-refuses a known label out of range, and gives NaN for a traced one. `interval_coverage` and
-`quantile_coverage` are sums over real targets, and `interval_scores` their scores for `conformal_threshold`.
-`conformal_sets` and `conformal_intervals` apply such a threshold to new examples.
+`[..., classes]`; `least_confidence` and `energy` are scores `[...]` of out-of-distribution examples. Every
+function refuses a known label out of range, and gives NaN for a traced one. `interval_coverage` returns sums
+over real targets, and `interval_scores` returns their scores for `conformal_threshold`. `conformal_sets` and
+`conformal_intervals` apply such a threshold to new examples.
 `where` says which examples count, as in `losses`.
 """
 
@@ -27,7 +27,6 @@ from jaxreg.calibration._ece import mce as mce
 from jaxreg.calibration._intervals import conformal_intervals as conformal_intervals
 from jaxreg.calibration._intervals import interval_coverage as interval_coverage
 from jaxreg.calibration._intervals import interval_scores as interval_scores
-from jaxreg.calibration._intervals import quantile_coverage as quantile_coverage
 from jaxreg.calibration._proper_scores import brier as brier
 from jaxreg.calibration._proper_scores import merge as merge
 from jaxreg.calibration._proper_scores import nll as nll

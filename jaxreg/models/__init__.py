@@ -22,7 +22,6 @@ from jaxreg.models._lenet import LeNet as LeNet
 from jaxreg.models._lenet import TutorialCNN as TutorialCNN
 from jaxreg.models._mlp import MLP as MLP
 from jaxreg.models._noise import Noise as Noise
-from jaxreg.models._residual_parts import LayerScale as LayerScale
 from jaxreg.models._residual_parts import StandardizedConv as StandardizedConv
 from jaxreg.models._resnet import CifarResNet as CifarResNet
 from jaxreg.models._resnet import ResNet as ResNet

@@ -18,7 +18,6 @@ from jaxreg.noise._concrete_dropout import concrete_dropout as concrete_dropout
 from jaxreg.noise._concrete_dropout import concrete_dropout_kl as concrete_dropout_kl
 from jaxreg.noise._drop_block import drop_block as drop_block
 from jaxreg.noise._dropconnect import dropconnect as dropconnect
-from jaxreg.noise._dropconnect import dropconnect_moments as dropconnect_moments
 from jaxreg.noise._dropconnect import dropconnect_params as dropconnect_params
 from jaxreg.noise._dropout import dropout as dropout
 from jaxreg.noise._embedding_noise import embedding_noise as embedding_noise

@@ -19,7 +19,6 @@ from jaxreg.optim._gsam import gsam as gsam
 from jaxreg.optim._layer_decay import layer_decay as layer_decay
 from jaxreg.optim._mahalanobis import mahalanobis as mahalanobis
 from jaxreg.optim._p_norm import p_norm_sgd as p_norm_sgd
-from jaxreg.optim._path_sgd import path_norm as path_norm
 from jaxreg.optim._path_sgd import path_sgd as path_sgd
 from jaxreg.optim._reparameterize import reparameterize as reparameterize
 from jaxreg.optim._sam import sam as sam

@@ -363,7 +363,7 @@ def test_members_are_trained_and_combined(row):
     _, key = keys.root(seed)
     return start(program.network.init(key, jnp.zeros((1, 8, 8, 1)))[0], {})
 
-  ours = ensembles.ensemble_apply(init, seeds)
+  ours = jax.vmap(init)(seeds)
   chosen = [np.arange(len(images))] * len(seeds)
   if config.data.bootstrap:
     draw = functools.partial(ensembles.bootstrap_indices, num_examples=len(images), num_members=1)
@@ -373,8 +373,7 @@ def test_members_are_trained_and_combined(row):
     weights = np.ones(indices.shape, np.float32)
     return {"inputs": images[indices], "labels": labels[indices].astype(np.int32), "weights": weights}
 
-  def member(given, number):
-    state, batch, seed = given
+  def member(state, batch, seed, number):
     return step(*state, batch, number, keys.root(seed)[0], None)[1]
 
   train_step = jax.jit(jax.vmap(program.train_step))
@@ -382,9 +381,9 @@ def test_members_are_trained_and_combined(row):
     states, _ = train_step(states, batches(order(number)))
     plain = dataclasses.replace(order, drawn=())(number)
     own = batches(np.stack([chosen[each][rows] for each, rows in enumerate(plain)]))
-    ours = ensembles.ensemble_apply(member, (ours, own, seeds), number)
+    ours = jax.vmap(member, in_axes=(0, 0, 0, None))(ours, own, seeds, number)
   inputs = data.test.inputs[:40]
-  ours = ensembles.ensemble_apply(lambda params: predicted(program, params, inputs), ours[0])
+  ours = jax.vmap(lambda params: predicted(program, params, inputs))(ours[0])
   predict = lambda state: program.predict_fn(state, inputs / 16, jax.random.key(0))
   got = program.target.mean(jax.vmap(predict)(states))
   np.testing.assert_allclose(ensembles.arithmetic(ours), got, rtol=1e-6, atol=2e-6)

@@ -306,8 +306,8 @@ class Report(Group, read_when=by_job("report"), scope="call"):
 
 class Laplace(Group, read_when=by_laplace, scope="call"):
   over: Literal["last", "all"] = field("last", "Whose weights are random: the last layer's, or all layers'.")
-  structure: Structure = field("kfac", "The Gauss-Newton matrix of all layers, as in ensembles.laplace.")
-  samples: int = field(0, "Draws of all layers' weights to average over; 0: linearised network.", "[0, 1e4]")
+  structure: Structure = field("kfac", "The Gauss-Newton matrix of these weights, as in ensembles.laplace.")
+  samples: int = field(0, "Draws of these weights to average over; 0: linearised network.", "[0, 1e4]")
 
 
 class Compare(Group, read_when=by_job("compare"), scope="call"):

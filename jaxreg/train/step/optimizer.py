@@ -1,6 +1,7 @@
 # pyright: reportMissingTypeStubs=false
 """The Optax chain of a run, and the optimizers that Optax and `jaxreg.optim` lack."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg import optim, paths, symmetry
+from jaxreg import optim, paths
 from jaxreg.train.lookup import Chosen, Options, short
 from jaxreg.typing import Array, Params
 
@@ -114,8 +115,16 @@ def reparameterize(
   if not scale > 0:
     raise ValueError(f"scale must be above 0, got {scale}")
   forward, inverse = COORDINATES[coordinates]
-  there = symmetry.elementwise_coordinates(lambda y: scale * forward(y), lambda x: inverse(x / scale))
-  return optim.reparameterize(inner, there.forward, there.inverse)
+
+  def to_params(y: Array) -> Array:
+    return scale * forward(y)
+
+  def from_params(x: Array) -> Array:
+    return inverse(x / scale)
+
+  return optim.reparameterize(
+    inner, functools.partial(jax.tree.map, to_params), functools.partial(jax.tree.map, from_params)
+  )
 
 
 def _entry(entry: object) -> tuple[str, float]:
