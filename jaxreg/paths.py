@@ -29,7 +29,6 @@ import jax
 import numpy as np
 
 from jaxreg._checks import check_no_function, one_line
-from jaxreg._names import suggest_names
 from jaxreg.typing import Mask
 
 __all__ = [
@@ -245,6 +244,3 @@ def _match(name: str, pattern: Pattern) -> bool:
   raise TypeError(
     f"a pattern must be a glob, a compiled regular expression or a callable, got {one_line(pattern)}"
   )
-
-
-suggest_names(globals())

@@ -24,7 +24,6 @@ from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg._checks import check_floating, check_range
-from jaxreg._names import suggest_names
 from jaxreg.typing import Array, Mask, Params
 
 __all__ = [
@@ -182,6 +181,3 @@ def _check_units(name: str, x: Array, axis: int, units: int, *, several: bool) -
   size = jnp.shape(x)[axis] if -ndim <= axis < ndim else 0
   if size == 0 or (size % units if several else size != units):
     raise ValueError(f"{name} must have {units} units on axis {axis}, got shape {jnp.shape(x)}")
-
-
-suggest_names(globals())

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
+from jaxreg._checks import check_count, check_key, check_option, check_range
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._mixup import beta
@@ -21,7 +21,6 @@ from jaxreg.typing import Array, Key
 OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
 
 
-@key_first
 def augmix(
   key: Key,
   batch: Mapping[str, Any],

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batch, check_key, check_option, key_first, known_values
+from jaxreg._checks import check_batch, check_key, check_option, known_values
 from jaxreg._sharding import sharding_like
 from jaxreg.augment._images import narrowed
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def mixup(
   key: Key,
   batch: Mapping[str, Any],

@@ -17,7 +17,6 @@ from jaxreg._checks import (
   check_log_probs,
   check_range,
   check_wide,
-  key_first,
   known_values,
 )
 from jaxreg._sharding import entries, gathered, partitioned, sharding_like
@@ -61,7 +60,6 @@ def conformal_scores(log_probs: ArrayLike, *, where: ArrayLike | None = None) ->
   return jnp.where(certain, -jnp.log1p(-jnp.where(certain, others, 0)), jax.nn.relu(-log_probs))
 
 
-@key_first
 @only_where()
 def aps_scores(key: Key | None, log_probs: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the scores of adaptive prediction sets, for `conformal_threshold`.

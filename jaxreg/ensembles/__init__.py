@@ -7,15 +7,20 @@ scales the weights for it at test time. `laplace` replaces the members by a Gaus
 network or of some of its layers, and `probit_log_probs` gives its predictions.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.ensembles._bagging import bootstrap_indices as bootstrap_indices
-from jaxreg.ensembles._laplace import Laplace as Laplace
-from jaxreg.ensembles._laplace import laplace as laplace
-from jaxreg.ensembles._laplace import probit_log_probs as probit_log_probs
-from jaxreg.ensembles._mc_predict import mc_predict as mc_predict
-from jaxreg.ensembles._mc_predict import mc_regress as mc_regress
-from jaxreg.ensembles._means import arithmetic as arithmetic
-from jaxreg.ensembles._means import geometric as geometric
-from jaxreg.ensembles._uncertainty import uncertainty as uncertainty
+from jaxreg.ensembles._bagging import bootstrap_indices
+from jaxreg.ensembles._laplace import Laplace, laplace, probit_log_probs
+from jaxreg.ensembles._mc_predict import mc_predict, mc_regress
+from jaxreg.ensembles._means import arithmetic, geometric
+from jaxreg.ensembles._uncertainty import uncertainty
 
-suggest_names(globals())
+__all__ = [
+  "Laplace",
+  "arithmetic",
+  "bootstrap_indices",
+  "geometric",
+  "laplace",
+  "mc_predict",
+  "mc_regress",
+  "probit_log_probs",
+  "uncertainty",
+]

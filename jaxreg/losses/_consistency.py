@@ -19,7 +19,7 @@ def consistency(logits: ArrayLike, other_logits: ArrayLike, *, where: ArrayLike 
 
   The term is unsupervised: it needs no labels. In the Pi-model both predictions come from the same parameters
   under different noise and augmentation, and gradient goes to both. A teacher gets no gradient: its
-  parameters are not trained, as with `averaging.ema_update`; otherwise pass
+  parameters are not trained, as with `averaging.ema`; otherwise pass
   `jax.lax.stop_gradient(other_logits)`. Both papers raise the term's weight slowly from 0 while the
   predictions are still poor.
 

@@ -10,7 +10,6 @@ from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
 from jaxreg._where import only_where
 from jaxreg.losses._deterministic_attention import deterministic_attention
 from jaxreg.losses._labels import is_soft, is_target_of
-from jaxreg.losses._terms import sum_of
 from jaxreg.typing import Array
 
 
@@ -36,8 +35,14 @@ def deterministic_dropmax_terms(
   }
 
 
-@sum_of(deterministic_dropmax_terms)
-def deterministic_dropmax() -> None:
+def deterministic_dropmax(
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  auxiliary_weight: float | Array = 1.0,
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the deterministic DropMax loss, the sum of two terms.
 
   .. math::
@@ -61,3 +66,7 @@ def deterministic_dropmax() -> None:
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `Deterministic DropMax`.
   """
+  terms = deterministic_dropmax_terms(
+    logits, retain_logits, labels, auxiliary_weight=auxiliary_weight, where=where
+  )
+  return terms["nll"] + terms["auxiliary"]

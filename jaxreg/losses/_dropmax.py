@@ -14,15 +14,13 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_labels, check_logits, check_option, key_first
+from jaxreg._checks import check_choice, check_labels, check_logits, check_option
 from jaxreg._where import only_where
 from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
 from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._terms import sum_of
 from jaxreg.typing import Array, Key
 
 
-@key_first
 @only_where()
 def dropmax_terms(
   key: Key,
@@ -74,9 +72,22 @@ def dropmax_terms(
   }
 
 
-@key_first
-@sum_of(dropmax_terms)
-def dropmax() -> None:
+def dropmax(
+  key: Key,
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  residual_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  posterior_logits: ArrayLike | None = None,
+  temperature: ArrayLike = 0.1,
+  num_samples: int = 1,
+  kl_weight: float | Array = 1.0,
+  entropy_weight: float | Array = 1.0,
+  auxiliary_weight: float | Array = 1.0,
+  class_reduction: Literal["sum", "mean"] = "sum",
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the DropMax loss, the sum of the terms that `dropmax_terms` returns one by one.
 
   .. math::
@@ -116,6 +127,22 @@ def dropmax() -> None:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018: the model Eq. 5, the auxiliary loss Eq. 11,
     the entropy Eq. 13; the sums and weights as in the released code.
   """
+  terms = dropmax_terms(
+    key,
+    logits,
+    retain_logits,
+    residual_logits,
+    labels,
+    posterior_logits=posterior_logits,
+    temperature=temperature,
+    num_samples=num_samples,
+    kl_weight=kl_weight,
+    entropy_weight=entropy_weight,
+    auxiliary_weight=auxiliary_weight,
+    class_reduction=class_reduction,
+    where=where,
+  )
+  return terms["nll"] + terms["kl"] + terms["neg_entropy"] + terms["auxiliary"]
 
 
 def check_arguments(

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_labels, check_logits, check_option, key_first
+from jaxreg._checks import check_labels, check_logits, check_option
 from jaxreg._where import only_where
 from jaxreg.losses._dropmax import bernoulli_neg_entropy
 from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
 from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._terms import sum_of
 from jaxreg.typing import Array, Key
 
 
@@ -40,9 +39,17 @@ def dropmax_qp_terms(
   }
 
 
-@key_first
-@sum_of(dropmax_qp_terms)
-def dropmax_qp() -> None:
+def dropmax_qp(
+  key: Key,
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  temperature: ArrayLike = 0.1,
+  num_samples: int = 1,
+  entropy_weight: float | Array = 1.0,
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the loss of DropMax with q = p, the sum of three terms.
 
   .. math::
@@ -70,3 +77,14 @@ def dropmax_qp() -> None:
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `DropMax (q = p)`; its poster.
   """
+  terms = dropmax_qp_terms(
+    key,
+    logits,
+    retain_logits,
+    labels,
+    temperature=temperature,
+    num_samples=num_samples,
+    entropy_weight=entropy_weight,
+    where=where,
+  )
+  return terms["nll"] + terms["kl"] + terms["neg_entropy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import jax.numpy as jnp
@@ -9,7 +10,6 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_option, check_wide
 from jaxreg._where import only_where
-from jaxreg.losses._terms import sum_of
 from jaxreg.typing import Array
 
 
@@ -27,8 +27,12 @@ def multitask_terms(
   return {task: loss if weights is None else loss * weights[task] for task, loss in losses.items()}
 
 
-@sum_of(multitask_terms)
-def multitask() -> None:
+def multitask(
+  losses: Mapping[str, ArrayLike],
+  *,
+  weights: Mapping[str, ArrayLike] | None = None,
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the weighted sum of the tasks' losses.
 
   .. math:: \ell = \sum_t w_t \ell_t
@@ -54,6 +58,7 @@ def multitask() -> None:
     Caruana, `Multitask Learning`, 1997.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, multi-task learning.
   """
+  return functools.reduce(jnp.add, multitask_terms(losses, weights=weights, where=where).values())
 
 
 @only_where(end=None)
@@ -69,8 +74,12 @@ def uncertainty_weighting_terms(
   return {task: jnp.exp(-logs[task]) * loss + 0.5 * logs[task] for task, loss in losses.items()}
 
 
-@sum_of(uncertainty_weighting_terms)
-def uncertainty_weighting() -> None:
+def uncertainty_weighting(
+  losses: Mapping[str, ArrayLike],
+  log_vars: Mapping[str, ArrayLike],
+  *,
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the sum of the tasks' losses, each weighted by one over a learned noise variance.
 
   .. math:: \ell = \sum_t \Bigl(e^{-s_t} \ell_t + \tfrac12 s_t\Bigr), \qquad s_t = \log \sigma_t^2
@@ -95,6 +104,7 @@ def uncertainty_weighting() -> None:
   References:
     Kendall, Gal and Cipolla, `Multi-Task Learning Using Uncertainty to Weigh Losses`, 2018.
   """
+  return functools.reduce(jnp.add, uncertainty_weighting_terms(losses, log_vars, where=where).values())
 
 
 def _checked(losses: Mapping[str, ArrayLike], others: Mapping[str, ArrayLike], name: str) -> dict[str, Array]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first, per_class
+from jaxreg._checks import check_key, check_labels, check_logits, check_option, per_class
 from jaxreg._sharding import sharding_like
 from jaxreg._where import only_where
 from jaxreg.losses._dropmax_masks import dropmax_masked_logits
@@ -15,7 +15,6 @@ from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 
 
-@key_first
 @only_where()
 def random_dropmax(
   key: Key, logits: ArrayLike, labels: ArrayLike, *, rate: ArrayLike = 0.6, where: ArrayLike | None = None

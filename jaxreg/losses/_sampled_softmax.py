@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first
+from jaxreg._checks import check_key, check_labels, check_logits, check_option
 from jaxreg._sharding import partitioned, sharding_like
 from jaxreg._where import only_where
 from jaxreg.losses._labels import is_target_of
@@ -18,7 +18,6 @@ from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 
 
-@key_first
 @only_where()
 def sampled_softmax(
   key: Key,

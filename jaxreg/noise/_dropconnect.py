@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_option, key_first
+from jaxreg._checks import check_floating, check_option
 from jaxreg._sharding import placed_like
 from jaxreg.noise._dropout import dropout
 from jaxreg.noise._weight_noise import map_selected
@@ -15,7 +15,6 @@ from jaxreg.paths import kernels_only
 from jaxreg.typing import Array, Key, Mask, Params
 
 
-@key_first
 def dropconnect(
   key: Key | None,
   x: ArrayLike,
@@ -67,7 +66,6 @@ def dropconnect(
   return _plus(product, bias, x.dtype)
 
 
-@key_first
 def dropconnect_params(
   key: Key | None, params: Params, *, rate: ArrayLike, mask: Mask = kernels_only, inverted: bool = True
 ) -> Params:

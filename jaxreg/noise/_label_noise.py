@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_option, key_first, known_values
+from jaxreg._checks import check_count, check_key, check_option, known_values
 from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: ArrayLike) -> Array:
   r"""Replaces each label, with probability `rate`, by a class drawn uniformly from all classes.
 

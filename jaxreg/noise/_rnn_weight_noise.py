@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_floating, check_key, check_option
 from jaxreg._sharding import sharding_like
 from jaxreg.noise._gaussian_noise import Kind, check_kind
 from jaxreg.paths import chosen, kernels_only, leaf_names
@@ -33,7 +33,6 @@ def rnn_weight_noise_init(params: Params) -> RNNWeightNoise:
   return RNNWeightNoise(jnp.zeros((), jnp.int32), jax.tree.map(lambda leaf: wide(jnp.asarray(leaf)), params))
 
 
-@key_first
 def rnn_weight_noise(
   key: Key | None,
   params: Params,

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_floating, check_key, key_first
+from jaxreg._checks import check_count, check_floating, check_key
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: int = 0) -> Array:
   r"""Keeps a random subset of the tokens, in order, with the same number in each sequence.
 
