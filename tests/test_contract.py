@@ -41,8 +41,7 @@ FOLDERS = (
 # What no case calls: analyses (`flatness`), which run once and not in a step, and what has no
 # array to map over. Each is tested in the file named, under its own transformations where they apply.
 ELSEWHERE = {
-  "averaging/test_ema.py": "averaging.ema_decay",
-  "averaging/test_swag.py": "averaging.swag_init averaging.swag_sample averaging.swag_update",
+  "averaging/test_swag.py": "averaging.swag",
   "calibration/test_more_calibration.py": "calibration.fit_temperature",
   "constraints/test_proximal_gradient.py": "constraints.proximal_gradient",
   "optim/test_fista_optimizer.py": "optim.fista",

@@ -238,14 +238,14 @@ def composed_step(config, program):
     (value, aux), grads = jax.value_and_grad(regularized, has_aux=True)(params, batch, key=step_keys.network)
     updates, opt_state = optimizer.update(grads, opt_state, params)
     params = optax.apply_updates(params, updates)
-    average = averaging.ema_update(average, params, **config.average.ema.to_dict())
+    average = averaging.ema(**config.average.ema.to_dict()).update(average, params)
     if limit := limits.get("l2"):
       rate = config.regularizers.dual_learning_rate
       dual = constraints.dual_step(dual, penalties.l2(params), bound=limit, learning_rate=rate)
     return value, (params, {**model_state, **aux["model_state"]}, opt_state, (average, dual))
 
   def start(params, model_state):
-    kept = averaging.ema_init(params), constraints.dual_init()
+    kept = averaging.ema().init(params), constraints.dual_init()
     return params, model_state, optimizer.init(params), kept
 
   return start, jax.jit(step)
@@ -311,8 +311,11 @@ def test_what_predicts_is_averaged(row):
   start, step = composed_step(config, program)
   train_step, root, reference = jax.jit(program.train_step), state.key, state.params
   ours, inputs, labels = start(state.params, {}), data.val.inputs[:40], data.val.labels[:40]
-  swa, swag = averaging.swa_init(state.params), averaging.swag_init({"params": state.params})
-  best = averaging.early_stopping_init(state.params)
+  mean = averaging.swa()
+  gaussian = averaging.swag(scale=options["scale"] if row == "swag" else 1.0)
+  swa, swag = mean.init(state.params), gaussian.init({"params": state.params})
+  stopping = averaging.early_stopping(**(options if row == "early_stopping" else {"patience": 1}))
+  best = stopping.init(state.params)
   for number, batch in enumerate(make_batches(config, data, steps=6)):
     state, _ = train_step(state, batch)
     if not best.should_stop:
@@ -320,17 +323,15 @@ def test_what_predicts_is_averaged(row):
     if row == "early_stopping":
       wrong = lambda params: (predicted(program, params, inputs).argmax(-1) != labels).mean()
       state = program.evaluated(state, wrong(state.params))
-      best = averaging.early_stopping_update(best, ours[0], wrong(ours[0]), **options)
+      best = stopping.update(best, ours[0], wrong(ours[0]))
     if number in (3, 5):  # after step 2 of 6, every second, to the last
-      swa = averaging.swa_update(swa, ours[0])
+      swa = mean.update(swa, ours[0])
     if number > 1:
-      swag = averaging.swag_update(swag, {"params": ours[0]})
+      swag = gaussian.update(swag, {"params": ours[0]})
 
   def draw(key):
     for_params, _ = jax.random.split(key)
-    return predicted(
-      program, averaging.swag_sample(for_params, swag, scale=options["scale"])["params"], inputs
-    )
+    return predicted(program, gaussian.sample(for_params, swag)["params"], inputs)
 
   key = lambda: jax.random.key(7)
   if row == "early_stopping":
