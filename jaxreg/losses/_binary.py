@@ -189,7 +189,7 @@ def binary_confidence_penalty(
   return _mean(labels, yes, no) - weight * _mean(jax.nn.sigmoid(logits), yes, no)
 
 
-@only_where(end=None)
+@only_where(end=None, shared=("log_prior_odds",))
 def binary_logit_adjustment(
   logits: ArrayLike,
   labels: ArrayLike,

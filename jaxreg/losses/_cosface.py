@@ -18,7 +18,7 @@ from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
 
-@only_where()
+@only_where(shared=("kernel",))
 def cosface(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -60,7 +60,7 @@ def cosface(
   return softmax_cross_entropy(scale * jnp.where(target, cosines - margin, cosines), labels)
 
 
-@only_where()
+@only_where(shared=("kernel",))
 def arcface(
   features: ArrayLike,
   kernel: ArrayLike,

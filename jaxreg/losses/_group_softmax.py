@@ -24,7 +24,7 @@ from jaxreg.typing import Array
 Form = Literal["auto", "dense", "scan", "gather"]
 
 
-@only_where()
+@only_where(shared=("kernel", "bias"))
 def group_softmax(
   features: ArrayLike,
   kernel: ArrayLike,

@@ -11,7 +11,7 @@ from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
 
-@only_where()
+@only_where(shared=("log_prior",))
 def logit_adjustment(
   logits: ArrayLike,
   labels: ArrayLike,

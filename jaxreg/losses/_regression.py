@@ -100,7 +100,7 @@ def student_t_nll(
   return (df + 1) / 2 * jnp.log1p(square / df) + log_scales + constant
 
 
-@only_where()
+@only_where(shared=("levels",))
 def pinball(
   outputs: ArrayLike, targets: ArrayLike, *, levels: ArrayLike, where: ArrayLike | None = None
 ) -> Array:
