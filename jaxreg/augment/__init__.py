@@ -22,7 +22,7 @@ from jaxreg.augment._cutmix import cutmix
 from jaxreg.augment._cutout import cutout, random_erasing
 from jaxreg.augment._flip import flip
 from jaxreg.augment._lighting import lighting
-from jaxreg.augment._manifold_mixup import manifold_mixup, mix_hidden
+from jaxreg.augment._manifold_mixup import Mixing, manifold_mixup, mix_hidden
 from jaxreg.augment._mixup import mixup
 from jaxreg.augment._normalize import normalize
 from jaxreg.augment._rand_augment import rand_augment
@@ -33,6 +33,7 @@ from jaxreg.augment._translate import pad_crop, translate
 from jaxreg.augment._trivial_augment import trivial_augment
 
 __all__ = [
+  "Mixing",
   "augmix",
   "auto_augment",
   "color_jitter",

@@ -12,13 +12,11 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_function, check_option
-from jaxreg._leaves import map_selected, unit_axes, wide
+from jaxreg._leaves import group_factor, map_selected, unit_axes, wide
+from jaxreg._proximal import Prox
 from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._group_lasso import group_factor
 from jaxreg.typing import Array, Mask, Params
-
-Prox = Callable[[Params, ArrayLike], Params]
 
 
 class ProximalState(NamedTuple):

@@ -14,10 +14,9 @@ from jax.typing import ArrayLike
 
 from jaxreg import flatness, paths
 from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn, check_option, check_wide
+from jaxreg._leaves import wide
 from jaxreg.flatness._batches import num_examples
-from jaxreg.flatness._common import widened
 from jaxreg.flatness._jacobians import jacobians
-from jaxreg.flatness._subset import selected, split
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
 STRUCTURES = ("kfac", "ekfac", "diagonal", "dense")
@@ -61,7 +60,7 @@ class Laplace:
     .. math:: \tfrac12 \Bigl(P \log \tau - \tau \|\theta\|^2 - \sum_i \log(s_i + \tau)\Bigr)
     """
     check_option(precision, "precision", (), low=0, open_low=True)
-    tau, flat = jnp.asarray(precision, self.values.dtype), split(self.params, self.mask).flat
+    tau, flat = jnp.asarray(precision, self.values.dtype), flatness.subset(self.params, self._mask()).flat
     # log(tau / (s + tau)), which keeps its digits where s is small.
     return (-jnp.log1p(self.values / tau).sum() - tau * jnp.vdot(flat, flat)) / 2
 
@@ -101,10 +100,13 @@ class Laplace:
     check_key(key)
     check_option(precision, "precision", (), low=0, open_low=True)
     check_count(num_samples, "num_samples")
-    own = split(self.params, self.mask)
+    own = flatness.subset(self.params, self._mask())
     noise = jax.random.normal(key, (num_samples, self.values.size), self.values.dtype)
     turned = self.turned(noise / jnp.sqrt(self.values + precision)[None], back=True)
     return jax.vmap(own.merge)(own.flat[None] + turned)
+
+  def _mask(self) -> Params:
+    return jax.tree.unflatten(jax.tree.structure(self.params), self.mask)
 
   def turned(self, vectors: Array, *, back: bool = False) -> Array:
     """Vectors `[..., size]` of parameters in coordinates along the eigenvectors, or back."""
@@ -125,7 +127,7 @@ class Laplace:
 
 @jax.jit
 def _linearized(posterior: Laplace, batch: Batch, precision: ArrayLike) -> LinearizedOutputs:
-  outputs, rows = jacobians(posterior.apply_fn, posterior.mask, posterior.params, widened(batch))
+  outputs, rows = jacobians(posterior.apply_fn, posterior.mask, posterior.params, jax.tree.map(wide, batch))
   turned = posterior.turned(rows)
   return LinearizedOutputs(
     outputs, jnp.einsum("ncp,ndp,p->ncd", turned, turned, 1 / (posterior.values + precision))
@@ -180,7 +182,10 @@ def laplace(
   check_loss_fn(apply_fn, "apply_fn")
   check_choice(likelihood, "likelihood", ("categorical", "normal"))
   check_choice(structure, "structure", STRUCTURES)
-  number, params, taken = num_examples(batch), widened(params), selected(params, mask)
+  number, params = num_examples(batch), jax.tree.map(wide, params)
+  names = paths.leaf_names(params)
+  chosen = flatness.subset(params, mask).names
+  taken = tuple(name in chosen for name in names)
   scaled, outer_fn = apply_fn, _of_classes
   if likelihood == "normal":
     check_option(noise_variance, "noise_variance", np.shape(noise_variance)[-1:], low=0, open_low=True)
@@ -206,7 +211,6 @@ def laplace(
     mask=jax.tree.unflatten(treedef, kernels),
     corrected=structure == "ekfac",
   )
-  names = paths.leaf_names(params)
   parts = {name: [f"{name.rpartition('/')[0]}/bias"] * block.bias + [name] for name, block in blocks.items()}
   random = {part for of_block in parts.values() for part in of_block}
   taken = tuple(name in random for name in names)

@@ -32,13 +32,13 @@ from jaxreg.losses._confidence_penalty import confidence_penalty
 from jaxreg.losses._consistency import consistency
 from jaxreg.losses._cosface import arcface, cosface, cosine_log_probs
 from jaxreg.losses._deterministic_attention import deterministic_attention
-from jaxreg.losses._deterministic_dropmax import deterministic_dropmax
+from jaxreg.losses._deterministic_dropmax import deterministic_dropmax, deterministic_dropmax_terms
 from jaxreg.losses._distillation import distillation
 from jaxreg.losses._dropmax import dropmax, dropmax_terms
 from jaxreg.losses._dropmax_diagnostics import dropmax_diagnostics
 from jaxreg.losses._dropmax_heads import dropmax_heads
 from jaxreg.losses._dropmax_prediction import dropmax_log_probs
-from jaxreg.losses._dropmax_qp import dropmax_qp
+from jaxreg.losses._dropmax_qp import dropmax_qp, dropmax_qp_terms
 from jaxreg.losses._entropy import entropy, pseudo_label
 from jaxreg.losses._focal import focal
 from jaxreg.losses._group_softmax import group_softmax
@@ -47,7 +47,12 @@ from jaxreg.losses._label_smoothing import label_smoothing
 from jaxreg.losses._large_margin import large_margin
 from jaxreg.losses._linear import linear
 from jaxreg.losses._logit_adjustment import logit_adjustment
-from jaxreg.losses._multitask import multitask, uncertainty_weighting
+from jaxreg.losses._multitask import (
+  multitask,
+  multitask_terms,
+  uncertainty_weighting,
+  uncertainty_weighting_terms,
+)
 from jaxreg.losses._poly_loss import poly_loss
 from jaxreg.losses._r_drop import r_drop
 from jaxreg.losses._random_dropmax import random_dropmax
@@ -77,12 +82,14 @@ __all__ = [
   "cosine_log_probs",
   "deterministic_attention",
   "deterministic_dropmax",
+  "deterministic_dropmax_terms",
   "distillation",
   "dropmax",
   "dropmax_diagnostics",
   "dropmax_heads",
   "dropmax_log_probs",
   "dropmax_qp",
+  "dropmax_qp_terms",
   "dropmax_terms",
   "entropy",
   "focal",
@@ -94,6 +101,7 @@ __all__ = [
   "linear",
   "logit_adjustment",
   "multitask",
+  "multitask_terms",
   "pinball",
   "poly_loss",
   "pseudo_label",
@@ -108,5 +116,6 @@ __all__ = [
   "sparsemax_log_probs",
   "student_t_nll",
   "uncertainty_weighting",
+  "uncertainty_weighting_terms",
   "z_loss",
 ]

@@ -10,8 +10,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._labels import at_label, is_target_of
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_target_of, of_label
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
@@ -68,7 +68,7 @@ def bi_tempered(
     fit = jnp.where(t1 == 1, -log_probs, _one_minus_exp(gap * log_probs) / gap)
   else:
     fit = -log_probs if t1 == 1 else _one_minus_exp(jnp.multiply(1 - t1, log_probs)) / (1 - t1)
-  return of_label(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
+  return at_label(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
 
 
 def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_option, check_wide, per_class
+from jaxreg._labels import is_target_of
 from jaxreg._scaled import norm, unit_length
 from jaxreg._sharding import sharding_like
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
@@ -147,7 +147,7 @@ def _angles(features: ArrayLike, kernel: ArrayLike, labels: ArrayLike) -> tuple[
   features = check_wide(features, "features")
   cosines, x, w = _cosines(features, kernel)
   labels = check_labels(labels, features, "features", num_classes=w.shape[0])
-  of_label = w.at[labels].get(mode="fill", out_sharding=sharding_like(x))
+  at_label = w.at[labels].get(mode="fill", out_sharding=sharding_like(x))
   # The sine is the length of the orthogonal part. sqrt(1 - cos^2) has no slope at 0 and rounds below it.
-  across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
+  across = x - (x * at_label).sum(axis=-1, keepdims=True) * at_label
   return cosines, norm(across, (-1,)), is_target_of(labels, cosines), labels

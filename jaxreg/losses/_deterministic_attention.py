@@ -5,8 +5,8 @@ from __future__ import annotations
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._dropmax_masks import gated_logits
 from jaxreg._where import only_where
-from jaxreg.losses._dropmax_masks import gated_logits
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 

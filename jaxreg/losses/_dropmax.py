@@ -15,9 +15,10 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_labels, check_logits, check_option
+from jaxreg._dropmax_masks import dropmax_log_mask
+from jaxreg._labels import is_target_of
 from jaxreg._where import only_where
-from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
-from jaxreg.losses._labels import is_target_of
+from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 
 
@@ -173,3 +174,9 @@ def _bernoulli_kl(q_logits: Array, p_logits: Array) -> Array:
 def bernoulli_neg_entropy(logits: Array) -> Array:
   log, sigmoid = jax.nn.log_sigmoid, jax.nn.sigmoid
   return sigmoid(logits) * log(logits) + sigmoid(-logits) * log(-logits)
+
+
+def masked_nll(logits: Array, log_mask: Array, labels: Array) -> Array:
+  """The mean cross-entropy under the masks of `dropmax_log_mask`."""
+  labels = jnp.broadcast_to(labels, (len(log_mask), *labels.shape))
+  return softmax_cross_entropy(logits[None] + log_mask, labels).mean(axis=0)

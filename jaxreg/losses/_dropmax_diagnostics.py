@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._dropmax_masks import dropmax_log_mask
+from jaxreg._labels import is_target_of
 from jaxreg.losses._dropmax import check_arguments
-from jaxreg.losses._dropmax_masks import dropmax_log_mask
-from jaxreg.losses._labels import is_target_of
 from jaxreg.typing import Array, Key
 
 

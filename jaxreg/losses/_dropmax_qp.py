@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_logits, check_option
+from jaxreg._dropmax_masks import dropmax_log_mask
+from jaxreg._labels import is_target_of
 from jaxreg._where import only_where
-from jaxreg.losses._dropmax import bernoulli_neg_entropy
-from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
-from jaxreg.losses._labels import is_target_of
+from jaxreg.losses._dropmax import bernoulli_neg_entropy, masked_nll
 from jaxreg.typing import Array, Key
 
 
@@ -26,7 +26,19 @@ def dropmax_qp_terms(
   entropy_weight: float | Array = 1.0,
   where: ArrayLike | None = None,
 ) -> dict[str, Array]:
-  """The three terms of `dropmax_qp` by name."""
+  """Computes the three terms of `dropmax_qp`, which has their formulas; their sum is the loss.
+
+  Args:
+    key, logits, retain_logits, labels: as in `dropmax_qp`, and so are the options.
+
+  Returns:
+    `nll`, `kl` and `neg_entropy`, weighted, each `[...]` in nats, float32 or wider.
+
+  Example:
+    >>> terms = dropmax_qp_terms(jax.random.key(0), jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int))
+    >>> {name: round(float(term[0]), 3) for name, term in terms.items() if name != "nll"}
+    {'kl': 0.693, 'neg_entropy': -6.931}
+  """
   logits = check_logits(logits, "logits")
   prior = check_logits(retain_logits, "retain_logits", shape=logits.shape)
   labels = check_labels(labels, logits)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
+from jaxreg._labels import at_label, is_soft
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, gaps_of, margins_of, of_margins
 from jaxreg.typing import Array
 
@@ -48,7 +48,7 @@ def focal(
     # Infinite losses are added apart: a finite number times infinity has no gradient.
     excluded = jnp.where((infinite & (labels > 0)).any(axis=-1), jnp.inf, 0)
     focus = jnp.exp(per_class(gamma, logits.dtype) * _log_wrongs(logits))
-    return of_label(focus * jnp.where(infinite, 0, every), labels) + excluded
+    return at_label(focus * jnp.where(infinite, 0, every), labels) + excluded
   margins, excluded = margins_of(logits, labels)
   # From the margins, because log(1 - p_t) has an infinite slope at a loss of 0.
   log_wrong = -jax.nn.softplus(-jax.nn.logsumexp(margins, axis=-1))

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_option
-from jaxreg._sharding import partitioned
-from jaxreg._where import only_where
-from jaxreg.losses import _group_softmax_forms as forms
-from jaxreg.losses._group_softmax_scores import (
+from jaxreg._group_scores import (
   check_arguments,
   discriminative_scores,
   group_sizes,
   groups_and_order,
 )
+from jaxreg._sharding import partitioned
+from jaxreg._where import only_where
+from jaxreg.losses import _group_softmax_forms as forms
 from jaxreg.typing import Array
 
 Form = Literal["auto", "dense", "scan", "gather"]

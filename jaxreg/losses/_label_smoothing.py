@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._labels import at_label, counted, is_soft
 from jaxreg._where import only_where
-from jaxreg.losses._labels import counted, is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
 from jaxreg.typing import Array
 
@@ -59,7 +59,7 @@ def label_smoothing(
     rest = every.mean(axis=-1)
   else:
     target = labels if is_soft(labels) else jax.nn.one_hot(labels, classes, dtype=logits.dtype)
-    rest = of_label(every, 1 - target) / (classes - 1)
+    rest = at_label(every, 1 - target) / (classes - 1)
   loss = softmax_cross_entropy(logits, labels)
   # An excluded class without a share of the target counts nothing.
   share = jnp.asarray(smoothing, logits.dtype)

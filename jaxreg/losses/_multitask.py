@@ -20,7 +20,19 @@ def multitask_terms(
   weights: Mapping[str, ArrayLike] | None = None,
   where: ArrayLike | None = None,
 ) -> dict[str, Array]:
-  """The terms of `multitask` by task."""
+  """Computes the terms of `multitask` by task; their sum is the loss.
+
+  Args:
+    losses, weights, where: as in `multitask`.
+
+  Returns:
+    By task, the weighted loss, float32 or wider.
+
+  Example:
+    >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([1.0])}
+    >>> multitask_terms(losses, weights={"digit": 1.0, "parity": 0.5})["parity"]
+    Array([0.5], dtype=float32)
+  """
   losses = _checked(losses, losses if weights is None else weights, "weights")
   for task, weight in (weights or {}).items():
     check_option(weight, f"weights[{task!r}]", losses[task].shape)
@@ -68,7 +80,19 @@ def uncertainty_weighting_terms(
   *,
   where: ArrayLike | None = None,
 ) -> dict[str, Array]:
-  """The terms of `uncertainty_weighting` by task, each with its `s / 2`."""
+  """Computes the terms of `uncertainty_weighting` by task, each with its `s / 2`; their sum is the loss.
+
+  Args:
+    losses, log_vars, where: as in `uncertainty_weighting`.
+
+  Returns:
+    By task, the weighted loss plus `s / 2`, float32 or wider.
+
+  Example:
+    >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([0.5])}
+    >>> uncertainty_weighting_terms(losses, {"digit": jnp.log(4.0), "parity": jnp.log(1.0)})["parity"]
+    Array([0.5], dtype=float32)
+  """
   losses = _checked(losses, log_vars, "log_vars")
   logs = {task: check_wide(log_vars[task], f"log_vars[{task!r}]", shape=()) for task in losses}
   return {task: jnp.exp(-logs[task]) * loss + 0.5 * logs[task] for task, loss in losses.items()}

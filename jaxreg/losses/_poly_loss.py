@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
+from jaxreg._labels import at_label, is_soft
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
 from jaxreg.typing import Array
 
@@ -44,7 +44,7 @@ def poly_loss(
   labels = check_hard_or_soft_labels(labels, logits)
   if is_soft(labels):
     loss = cross_entropies(logits)
-    return of_label(loss - per_class(epsilon, loss.dtype) * jnp.expm1(-loss), labels)
+    return at_label(loss - per_class(epsilon, loss.dtype) * jnp.expm1(-loss), labels)
   loss = softmax_cross_entropy(logits, labels)
   # 1 - p_t is computed from the loss: from p_t it would lose digits where p_t is near 1.
   return loss - epsilon * jnp.expm1(-loss)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option, per_class
+from jaxreg._dropmax_masks import dropmax_masked_logits
+from jaxreg._labels import is_target_of
 from jaxreg._sharding import sharding_like
 from jaxreg._where import only_where
-from jaxreg.losses._dropmax_masks import dropmax_masked_logits
-from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 

@@ -11,9 +11,9 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option
+from jaxreg._labels import is_target_of
 from jaxreg._sharding import partitioned, sharding_like
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 

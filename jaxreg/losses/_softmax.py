@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
+from jaxreg._labels import at_label, is_soft, is_target_of
 from jaxreg._sharding import entries
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_soft, is_target_of, of_label
 from jaxreg.typing import Array
 
 
@@ -46,7 +46,7 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike, *, where: ArrayL
   logits = check_logits(logits, "logits")
   labels = check_hard_or_soft_labels(labels, logits)
   if is_soft(labels):
-    return of_label(cross_entropies(logits), labels)
+    return at_label(cross_entropies(logits), labels)
   margins, excluded = margins_of(logits, labels)
   return excluded + of_margins(margins)
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._labels import at_label, is_soft
 from jaxreg._sharding import partitioned
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.typing import Array
 
 
@@ -52,7 +52,7 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike, *, where: ArrayLike | None =
   labels = check_hard_or_soft_labels(labels, logits)
   excess = partitioned(_excess, logits)
   # Not `maximum`, whose gradient is a half for a class on the threshold.
-  below = of_label(jnp.where(excess > 0, 0, -excess), labels)
+  below = at_label(jnp.where(excess > 0, 0, -excess), labels)
   target = labels if is_soft(labels) else jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
   # The mean squared distance to the simplex corners: the distance to their mean, plus their spread about it.
   error = jnp.where(excess > 0, excess, 0) - target

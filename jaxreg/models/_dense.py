@@ -6,8 +6,8 @@ from flax import linen as nn
 
 from jaxreg import noise, reparam
 from jaxreg._checks import check_choice, check_range
-from jaxreg.models._layers import initializers
-from jaxreg.reparam._spectral_norm import unit
+from jaxreg._initializers import initializers
+from jaxreg._scaled import unit_length
 from jaxreg.typing import Array
 
 KINDS = ("weight_norm", "spectral_norm", "concrete_dropout", "variational_dropout")
@@ -59,7 +59,10 @@ class Dense(nn.Module):
     return product + jnp.broadcast_to(bias, product.shape)
 
   def _spectral_norm(self, kernel: Array, train: bool) -> Array:
-    start = lambda: unit(jax.random.normal(self.make_rng("params"), kernel.shape[-1:], kernel.dtype))
+    def start() -> Array:
+      drawn = jax.random.normal(self.make_rng("params"), kernel.shape[-1:], kernel.dtype)
+      return unit_length(drawn, (0,))
+
     u = self.variable("spectral", "u", start)
     kernel, after = reparam.spectral_norm(kernel, u.value, num_steps=self.num_steps)
     if train and not self.is_initializing():

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from jaxreg import losses
 from jaxreg._checks import check_range
-from jaxreg.models._layers import initializers
+from jaxreg._initializers import initializers
 from jaxreg.typing import Array
 
 

@@ -8,9 +8,9 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg._checks import check_count
+from jaxreg._initializers import initializers
 from jaxreg._sharding import partitioned
 from jaxreg.models._hidden_noise import dropped
-from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
 PAD = 0  # the padding token

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
-from jaxreg.plots._interval import cut, interval
-from jaxreg.plots._names import paper_name
+from jaxreg._figures import WIDTH, legend_below, new_figure, tidy
+from jaxreg._intervals import cut, interval
+from jaxreg._paper_names import paper_name
 
 COLORS = ("tab:gray", "tab:blue")  # of the reference, and of the other rows
 FAR = 5.0  # a row is far above if it ends this many widths of the others from their start

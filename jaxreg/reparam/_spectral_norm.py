@@ -66,7 +66,7 @@ def spectral_norm(
     matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
     fixed = jax.lax.stop_gradient(matrix)
     # Power iteration cannot leave a zero vector, so it then starts from the column with the largest entry.
-    left = unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()])
+    left = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()])
     right = placed_like(jax.lax.stop_gradient(u).astype(wide), fixed)
     _, left, right = jax.lax.fori_loop(0, num_steps, _iterate, (fixed, left, right))
     sigma = left @ (matrix @ right)
@@ -79,11 +79,11 @@ def spectral_norm(
 # The matrix is carried, so that the loop's body is one function, which calls outside of `jit` compile once.
 def _iterate(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
   matrix, left, right = carry
-  left = unit(matrix @ right, otherwise=left)
-  return matrix, left, unit(matrix.T @ left, otherwise=right)
+  left = _unit(matrix @ right, otherwise=left)
+  return matrix, left, _unit(matrix.T @ left, otherwise=right)
 
 
-def unit(x: Array, otherwise: Array | float = 0.0) -> Array:
+def _unit(x: Array, otherwise: Array | float = 0.0) -> Array:
   """The vector divided by its length; `otherwise` if the length is 0."""
   length = jnp.sqrt(jnp.square(x).sum())
   return jnp.where(length == 0, otherwise, x / _or_one(length))

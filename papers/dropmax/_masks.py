@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_labels, check_range, check_wide
-from jaxreg.losses._dropmax_masks import dropmax_masked_logits
-from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg._dropmax_masks import dropmax_masked_logits
+from jaxreg._labels import is_target_of
+from jaxreg.losses import softmax_cross_entropy
 from jaxreg.typing import Array
 
 MAX_CLASSES = 16

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import expit
 
 from jaxreg import losses
-from jaxreg.losses._dropmax_masks import dropmax_mask, dropmax_masked_logits
+from jaxreg._dropmax_masks import dropmax_mask, dropmax_masked_logits
 from jaxreg.train import RunError, base_config, load
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data.dataset import Split

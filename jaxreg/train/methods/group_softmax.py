@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 
 from jaxreg import losses, models
-from jaxreg.losses._group_softmax_scores import GROUPINGS
+from jaxreg._group_scores import GROUPINGS
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array, Key
 

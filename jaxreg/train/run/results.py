@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from scipy.special import expit
 
 from jaxreg import plots
+from jaxreg._paper_names import paper_name
 from jaxreg.calibration import Bins
-from jaxreg.plots._names import paper_name
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, sealed, write_figures, write_json

@@ -14,8 +14,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
+from jaxreg._labels import is_target_of
 from jaxreg._sharding import partitioned, placed_like, sharding_like
-from jaxreg.losses._labels import is_target_of
 from jaxreg.typing import Array, Key
 
 

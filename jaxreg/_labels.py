@@ -17,7 +17,7 @@ def is_target_of(labels: Array, logits: Array) -> Array:
   return placed_like(jax.nn.one_hot(labels, logits.shape[-1], dtype=bool), logits)
 
 
-def of_label(values: Array, labels: Array) -> Array:
+def at_label(values: Array, labels: Array) -> Array:
   """Each label's entry of `values` `[..., classes]`; for soft labels the sum weighted by the probabilities.
 
   An integer label outside `[0, classes)` gives NaN.
