@@ -79,5 +79,5 @@ def dropmax_masked_logits(logits: ArrayLike, mask: ArrayLike) -> Array:
 
 
 def gated_logits(logits: Array, prior: Array) -> Array:
-  """`o + log(rho + eps)`: the logits under the expected mask."""
+  """Computes `o + log(rho + eps)`, the logits under the expected mask."""
   return logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS)

@@ -17,5 +17,5 @@ _BOUNDS = {
 def metric_bounds(name: str) -> tuple[float, float]:
   """The least and the largest value of a metric, by its name, such as `test/error`."""
   last = name.rpartition("/")[2]
-  found = (bounds for pattern, bounds in _BOUNDS.items() if re.fullmatch(pattern, last))
-  return next(found, (-math.inf, math.inf))
+  matching = (bounds for pattern, bounds in _BOUNDS.items() if re.fullmatch(pattern, last))
+  return next(matching, (-math.inf, math.inf))

@@ -69,8 +69,13 @@ def select(
     {'Dense_0': {'bias': False, 'kernel': True}}
   """
   include, exclude = _alternatives(include), _alternatives(exclude)
-  matches = lambda name, patterns: any(_match(name, pattern) for pattern in patterns)
-  chosen = lambda name: matches(name, include) and not matches(name, exclude)
+
+  def matches(name, patterns):
+    return any(_match(name, pattern) for pattern in patterns)
+
+  def chosen(name):
+    return matches(name, include) and not matches(name, exclude)
+
   return jax.tree_util.tree_map_with_path(lambda path, _: chosen(_name(path)), tree)
 
 
@@ -89,10 +94,10 @@ def labels(tree: Any, patterns: Sequence[Pattern]) -> Any:
 
   def label(path: Any, _: Any) -> int:
     name = _name(path)
-    found = [index for index, pattern in enumerate(patterns) if _match(name, pattern)]
-    if not found:
+    matching = [index for index, pattern in enumerate(patterns) if _match(name, pattern)]
+    if not matching:
       raise ValueError(f"patterns must match all parameters, got none of {tuple(patterns)} for {name!r}")
-    return found[-1]
+    return matching[-1]
 
   return jax.tree_util.tree_map_with_path(label, tree)
 
@@ -208,7 +213,10 @@ def _difference(tree: Any, params: Any) -> str:
   """Where two structures differ, in short: the text of a module's structure takes many lines."""
   got, want = leaf_names(tree), leaf_names(params)
   missing, unknown = ([n or "(no name)" for n in a if n not in b] for a, b in ((want, got), (got, want)))
-  few = lambda names: ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+  def few(names):
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
   lists = [f"{word} {few(names)}" for word, names in (("without", missing), ("with", unknown)) if names]
   kinds = f"a {type(tree).__name__} for a {type(params).__name__}"
   return f"{kinds}, {' and '.join(lists) or 'with leaves of the same names'}"

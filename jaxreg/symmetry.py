@@ -57,7 +57,10 @@ def permute_units(params: Params, permutation: ArrayLike, *, incoming: Mask, out
   known = not isinstance(order, Tracer)
   if order.ndim != 1 or (known and sorted(np.asarray(order).tolist()) != list(range(order.size))):
     raise ValueError(f"permutation must hold the numbers 0 to n - 1, each once, got {permutation}")
-  take = lambda x, axis: jnp.take(x, order, axis=axis)
+
+  def take(x, axis):
+    return jnp.take(x, order, axis=axis)
+
   return _on_units(params, order.size, incoming, outgoing, take, take)
 
 
@@ -87,8 +90,13 @@ def rescale_units(params: Params, scales: ArrayLike, *, incoming: Mask, outgoing
     Reparameterization.
   """
   scales = _scales(scales)
-  times = lambda x, axis: (x * _along(scales, x, axis)).astype(x.dtype)
-  over = lambda x, axis: (x / _along(scales, x, axis)).astype(x.dtype)
+
+  def times(x, axis):
+    return (x * _along(scales, x, axis)).astype(x.dtype)
+
+  def over(x, axis):
+    return (x / _along(scales, x, axis)).astype(x.dtype)
+
   return _on_units(params, scales.size, incoming, outgoing, times, over)
 
 

@@ -96,7 +96,9 @@ def augmix(
   # All chains at once, as one batch of copies. Their mixture is a change of the image, so that chains that
   # change nothing leave its values as they are.
   def change(x: Array, chosen: Array, level: Array, weights: Array) -> Array:
-    flat = lambda draws: draws.reshape(num_ops, num_chains * number)
+    def flat(draws):
+      return draws.reshape(num_ops, num_chains * number)
+
     copies = jnp.tile(x, (num_chains, 1, 1, 1))
     chains = changed(copies, flat(chosen), flat(level), operations, fill=fill, value_range=low_high)
     chains = chains.reshape(num_chains, *x.shape) - x.astype(dtype)[None]

@@ -30,7 +30,10 @@ def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: floa
     rows = (jnp.arange(sizes[0]) - middle[0])[:, None]
     columns = (jnp.arange(sizes[1]) - middle[1])[None, :]
     at = [matrix[i, 0] * rows + matrix[i, 1] * columns + (middle[i] + shift[i]) for i in range(2)]
-    sample = lambda channel: map_coordinates(channel, at, order=order, mode="constant", cval=fill)
+
+    def sample(channel):
+      return map_coordinates(channel, at, order=order, mode="constant", cval=fill)
+
     return jax.vmap(sample, in_axes=-1, out_axes=-1)(image)
 
   shifts = jnp.zeros(matrices.shape[:2]) if shifts is None else shifts

@@ -133,8 +133,8 @@ def conformal_intervals(
 
 
 def _counts(weights: ArrayLike | None, where: ArrayLike | None, targets: Array) -> Array:
-  given = counted_weights(weights, where, targets.shape)
-  counts = jnp.ones_like(targets) if given is None else jnp.asarray(given, targets.dtype)
+  counted = counted_weights(weights, where, targets.shape)
+  counts = jnp.ones_like(targets) if counted is None else jnp.asarray(counted, targets.dtype)
   if counts.shape != targets.shape:
     raise ValueError(f"weights must have the shape of targets, {targets.shape}, got {counts.shape}")
   return counts

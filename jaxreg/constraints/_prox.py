@@ -94,7 +94,10 @@ def prox_elastic_net(
   """
   check_option(ratio, "ratio", (), low=0, high=1)
   at = _threshold(step, weight)
-  shrink = lambda _, w: soft_threshold(w, threshold=at * ratio) / (1 + at * (1 - ratio))
+
+  def shrink(_, w):
+    return soft_threshold(w, threshold=at * ratio) / (1 + at * (1 - ratio))
+
   return map_selected(shrink, params, mask)
 
 

@@ -91,7 +91,10 @@ class Laplace:
     """
     check_option(precision, "precision", (), low=0, open_low=True)
     check_count(chunk_size, "chunk_size")
-    some = lambda first: jax.tree.map(lambda x: jnp.asarray(x)[first : first + chunk_size], batch)
+
+    def some(first):
+      return jax.tree.map(lambda x: jnp.asarray(x)[first : first + chunk_size], batch)
+
     parts = [_linearized(self, some(at), precision) for at in range(0, num_examples(batch), chunk_size)]
     return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
@@ -186,10 +189,10 @@ def laplace(
   names = paths.leaf_names(params)
   chosen = flatness.subset(params, mask).names
   taken = tuple(name in chosen for name in names)
-  scaled, outer_fn = apply_fn, _of_classes
+  scaled, outer_fn = apply_fn, _categorical_loss
   if likelihood == "normal":
     check_option(noise_variance, "noise_variance", np.shape(noise_variance)[-1:], low=0, open_low=True)
-    scaled, outer_fn = _scaled(apply_fn, jnp.sqrt(noise_variance)), _of_numbers
+    scaled, outer_fn = _scaled(apply_fn, jnp.sqrt(noise_variance)), _normal_loss
   if structure == "diagonal":
     values = flatness.gauss_newton_diagonal(scaled, outer_fn, params, batch, mask=mask)
     return Laplace(params, (), number * values, apply_fn, taken, ())
@@ -266,11 +269,11 @@ def _over(outputs: Array, std: Array) -> Array:
 
 
 # Losses with the Hessians of the likelihoods, whatever the labels are.
-def _of_classes(outputs: Array, batch: Batch) -> Array:
+def _categorical_loss(outputs: Array, batch: Batch) -> Array:
   del batch
   return jax.nn.logsumexp(outputs, axis=-1).mean()
 
 
-def _of_numbers(outputs: Array, batch: Batch) -> Array:
+def _normal_loss(outputs: Array, batch: Batch) -> Array:
   del batch
   return (outputs**2).sum(axis=-1).mean() / 2

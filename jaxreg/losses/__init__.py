@@ -1,20 +1,21 @@
 """Losses per example: `([key,] logits, labels, *, ...) -> [batch]`, unreduced, in at least float32.
 
-A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`, without `bias` if it has none.
-The prediction rule of a loss stands beside it as `<name>_log_probs`.
+A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`, or no `bias`. `<name>_log_probs`
+is the prediction rule of the loss `<name>`, and `<name>_terms` returns its terms by name.
 
 Labels are integers `[...]`. Losses that support soft labels also take probabilities `[..., classes]`, as
 `augment.mixup` and `augment.cutmix` return them; the loss is then the mean of its values for the classes,
-weighted by the probabilities. A loss that needs one class refuses soft labels. A label out of range gives
-NaN, or raises if it is known: in a Python integer, a NumPy array, or outside of `jit` a JAX array on the CPU.
+weighted by the probabilities. A loss of a single class refuses soft labels. A label out of range gives
+NaN. It raises an error where its value is known: in a Python integer, in a NumPy array, and outside of `jit`
+in a JAX array on the CPU.
 
-Losses of labels that are each yes or no, `binary_*` and `asymmetric`, and of real targets, `gaussian_nll`,
-`student_t_nll` and `pinball`, give a value for each label or target.
+`binary_*` and `asymmetric`, for yes-or-no labels, and `gaussian_nll`, `student_t_nll` and `pinball`, for real
+targets, return a value per label or target.
 
-`where` says which examples count: bool, of the shape of the result. Elsewhere the loss and its derivatives
-are exactly 0, whatever stands there: a label of -1, NaN, padding. The mean over the examples that count is
-`loss.sum() / where.sum()`. The `where` of Optax's softmax losses may also be `[..., classes]`: it takes
-classes out of the softmax. Here a logit of -inf does that.
+`where` says which examples count: bool, of the shape of the result. The loss and its derivatives of the other
+examples are exactly 0, even for a label of -1, NaN or padding. The mean over the examples that count is
+`loss.sum() / where.sum()`. In Optax's softmax losses a `where` of the shape `[..., classes]` excludes classes
+from the softmax. Here a logit of -inf does that.
 """
 
 from jaxreg.losses._bi_tempered import bi_tempered, bi_tempered_log_probs

@@ -77,8 +77,8 @@ def arcface(
   .. math:: \psi(\theta) = \begin{cases} \cos(\theta + m) & \theta + m \le \pi \\
     -2 - \cos(\theta + m) & \theta + m > \pi \end{cases}
 
-  The cosines are between features and classes. The second case is ours: without it, a wider angle beyond
-  `pi - m` would lower the loss.
+  The cosines are between features and classes. The second case is not in the paper: without it, a larger
+  angle beyond `pi - m` would lower the loss.
 
   Args:
     features, kernel, labels, scale, where: as in `cosface`.
@@ -131,7 +131,7 @@ def _option(value: ArrayLike, name: str, cosines: Array, **bounds: Any) -> Array
 
 
 def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Array]:
-  """The cosines `[..., classes]`, and the features and classes `[classes, features]` at length 1."""
+  """Returns the cosines `[..., classes]`, and features and classes `[classes, features]` of length 1."""
   features, kernel = check_wide(features, "features"), check_wide(kernel, "kernel")
   if features.ndim == 0:
     raise ValueError("features must be [..., features], got a scalar")
@@ -143,7 +143,7 @@ def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Arra
 
 
 def _angles(features: ArrayLike, kernel: ArrayLike, labels: ArrayLike) -> tuple[Array, Array, Array, Array]:
-  """All cosines `[..., classes]`, the label's sine `[..., 1]`, the mask of the label, and the labels."""
+  """Returns cosines `[..., classes]`, the label's sine `[..., 1]`, the label's mask, and the labels."""
   features = check_wide(features, "features")
   cosines, x, w = _cosines(features, kernel)
   labels = check_labels(labels, features, "features", num_classes=w.shape[0])

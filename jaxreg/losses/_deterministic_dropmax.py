@@ -62,7 +62,7 @@ def deterministic_dropmax(
     \text{auxiliary} &= -\sum_k y_k \log \rho_k + (1 - y_k) \log (1 - \rho_k)
 
   Prediction uses the softmax of the first term, `dropmax_log_probs`. This is a baseline of the DropMax paper.
-  Its definition is not confirmed, and neither is the weight, which is DropMax's here.
+  Neither its definition nor the weight is confirmed; the weight here is DropMax's.
 
   Args:
     logits, retain_logits, labels, where: as in `deterministic_attention`.

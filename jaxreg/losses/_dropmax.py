@@ -2,7 +2,7 @@
 
 Everything is in logit space. The names and the paper's symbols: `logits` o, `retain_logits` (the prior, rho =
 sigmoid), `residual_logits` r, and `posterior_logits`, by default `stop_gradient(retain_logits) +
-residual_logits` (g = sigmoid). The heads, masks, predictions and diagnostics are in the files beside it.
+residual_logits` (g = sigmoid). Heads, masks, predictions and diagnostics have files of their own.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def dropmax(
   entropy term has the floor `-log 2` per class.
 
   Args:
-    key: draws the masks.
+    key: for the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
     residual_logits: `r`, which the posterior adds to `retain_logits`, same shape.
@@ -113,7 +113,7 @@ def dropmax(
     num_samples: `S`, masks per example.
     kl_weight, entropy_weight, auxiliary_weight: weights of the terms, scalars or `[...]`; 1 in the paper.
     class_reduction: `"mean"` divides the entropy and auxiliary sums by the number of classes (not in the
-      paper). These sums grow with that number and drown the likelihood when there are hundreds of classes.
+      paper). With hundreds of classes the sums outweigh the likelihood.
     where: `[...]`, bool: which examples count.
 
   Returns:
@@ -177,6 +177,6 @@ def bernoulli_neg_entropy(logits: Array) -> Array:
 
 
 def masked_nll(logits: Array, log_mask: Array, labels: Array) -> Array:
-  """The mean cross-entropy under the masks of `dropmax_log_mask`."""
+  """Computes the mean cross-entropy under the masks of `dropmax_log_mask`."""
   labels = jnp.broadcast_to(labels, (len(log_mask), *labels.shape))
   return softmax_cross_entropy(logits[None] + log_mask, labels).mean(axis=0)

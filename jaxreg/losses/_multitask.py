@@ -1,4 +1,4 @@
-"""Several tasks on shared parameters: one loss from the tasks' losses, with given or learned weights."""
+"""Several tasks on shared parameters: one loss from the tasks' losses, with fixed or learned weights."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def multitask(
   gradient. For a learning rate per part use `optax.partition`.
 
   Args:
-    losses: by task, all of the same shape: `[batch]`, or scalars; floating. `where` of a
-      task's own loss makes it 0 where an example lacks a label.
+    losses: by task, all of the same shape: `[batch]`, or scalars; floating. The `where` of a
+      task's loss makes it 0 for examples without a label.
     weights: by task, scalars or of the shape of a loss, not necessarily positive; default all 1.
     where: `[...]`, bool: which examples count.
 
@@ -114,7 +114,7 @@ def uncertainty_weighting(
   the loss of a softmax at temperature `sigma_t^2`, exact at 1.
 
   Args:
-    losses, where: as in `multitask`; for a squared error give half of it.
+    losses, where: as in `multitask`; for a squared error pass half of it.
     log_vars: `s` by task, scalars, floating.
 
   Returns:

@@ -73,7 +73,10 @@ class Dense(nn.Module):
     if self.kind == "concrete_dropout":
       rate = self.initial_rate
       check_range(rate, "initial_rate", low=0, high=1, open_low=True, open_high=True)
-      start = lambda key: jnp.log(jnp.asarray(rate / (1 - rate), jnp.float32))
+
+      def start(key):
+        return jnp.log(jnp.asarray(rate / (1 - rate), jnp.float32))
+
       learned = {"rate_logit": self.param("rate_logit", start)}
     else:
       start = nn.initializers.constant(self.initial_log_alpha)

@@ -87,7 +87,10 @@ def dropconnect_params(
     Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3.
   """
   check_option(rate, "rate", (), low=0, high=1)
-  drop = lambda key, leaf: dropout(key, leaf, rate=rate, inverted=inverted)
+
+  def drop(key, leaf):
+    return dropout(key, leaf, rate=rate, inverted=inverted)
+
   return map_selected(drop, key, params, mask)
 
 

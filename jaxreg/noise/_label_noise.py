@@ -38,14 +38,14 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, label smoothing.
   """
-  given, labels = labels, jnp.asarray(labels)
+  raw_labels, labels = labels, jnp.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(f"labels must be integers, got {labels.dtype}")
   check_count(num_classes, "num_classes")
   check_option(rate, "rate", labels.shape, low=0, high=1)
   if num_classes - 1 > jnp.iinfo(labels.dtype).max:
     raise ValueError(f"num_classes must fit the dtype of labels, {labels.dtype}, got {num_classes}")
-  known = known_values(given)
+  known = known_values(raw_labels)
   if known is not None and known.size and known.max() >= num_classes:
     raise ValueError(f"labels must be below num_classes, {num_classes}, got {known.max()}")
   if key is None:

@@ -29,7 +29,10 @@ def rnn_weight_noise_init(params: Params) -> RNNWeightNoise:
     >>> rnn_weight_noise_init({"kernel": jnp.ones(2)}).total
     {'kernel': Array([0., 0.], dtype=float32)}
   """
-  wide = lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+
+  def wide(leaf):
+    return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+
   return RNNWeightNoise(jnp.zeros((), jnp.int32), jax.tree.map(lambda leaf: wide(jnp.asarray(leaf)), params))
 
 

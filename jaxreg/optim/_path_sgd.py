@@ -92,10 +92,16 @@ def path_sgd(
   def solve(updates: Any, params: Params, *, all_params: Params | None = None, **extra_args: Any) -> Any:
     if params is None:
       raise ValueError("params must be given to update, got None")
-    kappa_of = lambda params: path_kappa(apply_fn, params, input_shape, p=p)
+
+    def kappa_of(params):
+      return path_kappa(apply_fn, params, input_shape, p=p)
+
     kappa = on_whole(kappa_of, "apply_fn", all_params)(params)
     taken = jax.tree.unflatten(jax.tree.structure(kappa), chosen(kappa, mask, default=everything))
-    divide = lambda g, k, each: quotient(g, k + eps) if each else g
+
+    def divide(g, k, each):
+      return quotient(g, k + eps) if each else g
+
     return jax.tree.map(divide, updates, part(kappa, updates), part(taken, updates))
 
   return mahalanobis(learning_rate, solve=solve)

@@ -39,8 +39,8 @@ def group_lasso(
     Yuan and Lin, `Model selection and estimation in regression with grouped variables`, 2006.
   """
 
-  def of_leaf(name: str, w: Array) -> Array:
+  def leaf_penalty(name: str, w: Array) -> Array:
     axes = unit_axes(name, w, axis)
     return group_factor(w, axes, size_weighted) * norm(w, axes).sum()
 
-  return total(of_leaf(name, w) for name, w in selected(params, mask))
+  return total(leaf_penalty(name, w) for name, w in selected(params, mask))

@@ -58,7 +58,7 @@ def spectral_norm(
   if kernel.size == 0:
     return kernel, u
 
-  def of_arrays(kernel: Array, u: Array) -> tuple[Array, Array]:
+  def normalise(kernel: Array, u: Array) -> tuple[Array, Array]:
     wide = jnp.promote_types(kernel.dtype, jnp.float32)
     moved = jnp.moveaxis(kernel, axes, range(len(axes)))
     matrix = moved.reshape(shape).astype(wide)
@@ -73,7 +73,7 @@ def spectral_norm(
     normalised = (matrix / _or_one(sigma)).reshape(moved.shape).astype(kernel.dtype)
     return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
 
-  return partitioned(of_arrays, kernel, u, kept=(slice(None), slice(0)))
+  return partitioned(normalise, kernel, u, kept=(slice(None), slice(0)))
 
 
 # The matrix is carried, so that the loop's body is one function, which calls outside of `jit` compile once.
