@@ -11,7 +11,7 @@ The last part of a name determines the layout of a leaf, unless an argument does
 So `kernels_only`, the usual default mask, takes the first two kinds, and the third if it has two axes or
 more. `incoming_axes`, the default of `axis`, uses the same names. Give `mask` and `axis` for
 leaves with another name or layout. Examples are PyTorch's transposed convolutions, `[in, out, ...]`, and the
-scale of a LayerNorm over several axes, which is called `weight` but is no kernel.
+scale of a LayerNorm over several axes, which is called `weight` but is not a kernel.
 
 An argument `mask` selects parameters. It is a glob on the whole name (`*/kernel`; `*` also crosses slashes,
 so `*` selects all), a compiled regular expression that is searched for, or several of these. It can also be a

@@ -1,4 +1,4 @@
-"""TRADES: a penalty on how far an attack moves the prediction, beside the loss of the clean inputs."""
+"""TRADES: the loss of the clean inputs plus a penalty on how far an attack moves the prediction."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def virtual_adversarial(
   Args:
     key: one draw of the first direction for all examples.
     log_probs_fn: `x -> [batch, ..., classes]`, log-probabilities that depend only on the example's own input;
-      it closes over parameters and the key of its noise. There are no labels: the model is its own teacher.
+      it closes over parameters and the key of its noise. It needs no labels: the model is its own teacher.
     x: `[batch, ...]`, floating.
     eps: the Euclidean norm of an example's move, a scalar or `[batch]`, at least 0, in units of `x`.
     num_steps: at least 1; static.

@@ -86,7 +86,7 @@ def masks_of(batch: Mapping[str, Any], sizes: tuple[int, ...]) -> Array:
 
 
 def outside(masks: Array) -> int:
-  """The value of a mask where there is no image: -1, no label, if its dtype can hold it, else 0."""
+  """Returns the value of a mask outside of the image: -1 (no label) if its dtype can hold it, else 0."""
   return -1 if jnp.issubdtype(masks.dtype, jnp.signedinteger) else 0
 
 

@@ -33,7 +33,7 @@ def early_stopping(
   .. math:: \text{improved} \iff m_t < m_{\text{best}} - \delta \quad
     (\text{with mode "max": } m_t > m_{\text{best}} + \delta)
 
-  A tie is no improvement, and neither is NaN, first or later. Use the state's parameters afterwards: the
+  Neither a tie nor NaN counts as an improvement. Use the state's parameters afterwards: the
   lecture's "latest model" is its latest stored copy, not the last iterate. A stopped state no longer changes,
   so replicas may stop at different times.
 

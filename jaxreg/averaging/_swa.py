@@ -44,7 +44,7 @@ def update_mean(state: Mean, params: Params) -> Mean:
   def step(mean: Array, leaf: Array) -> Array:
     if not is_averaged(leaf):
       return leaf
-    # The copy at the start is no iterate.
+    # The copy at the start does not count as an iterate.
     return jnp.where(state.count > 0, mean + (leaf - mean) / count, leaf)
 
   return Mean(jax.tree.map(step, state.params, wide(params)), count)

@@ -54,7 +54,7 @@ def swag(*, rank: int = 20, scale: ArrayLike = 1.0) -> SWAG:
   BatchNorm statistics of its own, by `batch_norm_statistics`.
 
   Args:
-    rank: `K`, how many iterates, at least 2, the covariance keeps beside its diagonal; the state has
+    rank: `K`, how many iterates, at least 2, give the covariance in addition to its diagonal; the state has
       `rank + 2` copies.
     scale: `s`, the factor of the covariance, at least 0; 1 in the source.
 
@@ -101,7 +101,7 @@ def _zeros(params: Params, *first: int) -> Params:
 def _update(state: SWAGState, params: Params) -> SWAGState:
   new = wide(params)
   mean, count = update_mean(Mean(state.params, state.count), new)
-  # The copy at the start is no iterate.
+  # The copy at the start does not count as an iterate.
   old = jax.tree.map(lambda old, mean: jnp.where(state.count > 0, old, mean), state.params, mean)
 
   def squares(total: Array | None, leaf: Array, old: Array, mean: Array) -> Array | None:

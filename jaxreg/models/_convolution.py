@@ -32,7 +32,7 @@ def convolution(
 
   A layer takes it in place of JAX's function. On an accelerator it is JAX's function. On a CPU:
 
-  - XLA computes cheap operations anew for everything that reads them. The gradient of a kernel would so
+  - XLA recomputes cheap operations for everything that reads them. The gradient of a kernel would so
     compute all residual blocks before it again. XLA computes a division once, so the input is divided by a
     one that XLA cannot see through.
   - XLA gives float32 convolutions over two axes to YNNPACK. On most CPUs with AVX2, that takes longer for

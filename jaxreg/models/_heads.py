@@ -133,7 +133,7 @@ class GroupSoftmaxHead(ClassHead):
 class CosineHead(ClassHead):
   """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
 
-  The kernel is `[features, classes]`; only the direction of each column matters. There is no bias.
+  The kernel is `[features, classes]`; only the direction of each column matters. It has no bias.
 
   Attributes:
     num_classes, initializer: as in `SoftmaxHead`.

@@ -21,7 +21,7 @@ class NNXNoise(nnx.Module):
 
   Attributes:
     function: `(key, x, *, ...) -> x`.
-    options: the options of `function` that are no arrays.
+    options: the options of `function` other than arrays.
     parameters: its options that are arrays.
     deterministic: whether noise is off.
   """

@@ -1,7 +1,7 @@
 """Stochastic layers as functions: `(key, x, *, rate | std | ...) -> x`, in the dtype of `x`.
 
 `layer` turns a function into a layer that Equinox models can hold; Flax has `models.Noise` for Linen and
-`models.NNXNoise`. The KL of a learned rate or variance stands beside its function: `concrete_dropout_kl`,
+`models.NNXNoise`. The KL of a learned rate or variance has a function of its own: `concrete_dropout_kl`,
 `variational_dropout_kl`.
 
 Without a key (`key=None`) nothing is drawn: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no

@@ -19,7 +19,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
 
   The drawn class may be the label itself, which stays with probability `1 - eps + eps / K`. For the
   cross-entropy, the expectation over these draws is the loss with smoothed labels, `losses.label_smoothing`
-  at `smoothing=rate`, which has no noise. For a loss that is not linear in the targets there is no such form.
+  at `smoothing=rate`, which has no noise. A loss that is not linear in the targets has no such form.
 
   Args:
     key: two draws of the labels' shape: whether to replace, and the class; None for no noise.

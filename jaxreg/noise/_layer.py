@@ -22,7 +22,7 @@ class Layer:
 
   Attributes:
     function: `(key, x, *, ...) -> x`.
-    options: the options of `function` that are no arrays, as pairs, in order.
+    options: the options of `function` other than arrays, as pairs, in order.
     arrays: its options that are arrays: leaves, so that they can be trained.
     inference: whether noise is off. A leaf, as in `eqx.nn.Dropout`: `eqx.nn.inference_mode` sets it.
   """
@@ -55,7 +55,7 @@ def layer(function: Callable[..., Any], *, inference: bool = False, **options: A
     **options: options of the function.
 
   Returns:
-    A `Layer`, called as `layer(x, key=key)`; `key=None` is no noise.
+    A `Layer`, called as `layer(x, key=key)`; `key=None` adds no noise.
 
   Raises:
     TypeError: if `function` has no such option, or an option cannot be hashed.

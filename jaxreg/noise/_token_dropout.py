@@ -47,7 +47,9 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
     raise TypeError(f"num_prefix must be an integer, got {num_prefix!r}")
   tokens = x.shape[-2]
   if num_prefix < 0 or num_kept + num_prefix > tokens:
-    raise ValueError(f"num_kept must fit beside num_prefix={num_prefix} in {tokens} tokens, got {num_kept}")
+    raise ValueError(
+      f"num_kept must be at most {tokens} tokens minus num_prefix={num_prefix}, got {num_kept}"
+    )
   if key is None:
     return x
   indices = _indices(key, x.shape[:-1], num_kept, num_prefix)

@@ -22,7 +22,7 @@ def spectral_norm(
   .. math:: v \leftarrow \frac{W u}{\|W u\|}, \quad u \leftarrow \frac{W^\top v}{\|W^\top v\|}, \qquad
     \bar W = \frac{W}{\sigma}, \quad \sigma = v^\top W u
 
-  with `W` the kernel as a matrix, `[inputs, units]`. Keep the returned `u` beside the parameters for the next
+  with `W` the kernel as a matrix, `[inputs, units]`. Keep the returned `u` with the parameters for the next
   step; one iteration is enough if the kernel changes little from step to step. At test time pass `u` and drop
   the returned one. The stored kernel does not change. For a convolution this is the norm of the matrix, not
   of the linear map.
