@@ -20,9 +20,9 @@ from _report import Report, flags, milliseconds, ratios, short, spread
 from _steps import alternate
 
 from jaxreg import losses
+from jaxreg._group_scores import discriminative_scores, groups_and_order
 from jaxreg.losses import _group_softmax_forms as parts_of
 from jaxreg.losses._group_softmax import _form
-from jaxreg.losses._group_softmax_scores import discriminative_scores, groups_and_order
 
 BATCH, FEATURES, CLASSES = 256, 2048, 1000
 FORMS = ("auto", "dense", "scan", "gather")

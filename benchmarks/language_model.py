@@ -34,10 +34,10 @@ from _records import Found  # noqa: E402
 from _report import flags  # noqa: E402
 
 from jaxreg import flatness, losses  # noqa: E402
+from jaxreg._figures import WIDTH, new_figure, tidy  # noqa: E402
 from jaxreg.flatness import _split  # noqa: E402
 from jaxreg.flatness._eigen import SpectralDensity  # noqa: E402
 from jaxreg.models._transformer import _Attention, _FeedForward, _positional_encoding  # noqa: E402
-from jaxreg.plots._axes import WIDTH, new_figure, tidy  # noqa: E402
 from jaxreg.train.data.text import PAD, parallel_text  # noqa: E402
 
 SIZES = {

@@ -1,4 +1,4 @@
-"""What laplace-torch computes for a small MLP: the fixture of `tests/ensembles/test_network_laplace.py`.
+"""What laplace-torch computes for a small MLP: the fixture of `tests/ensembles/test_laplace.py`.
 
 PYTHON benchmarks/laplace_torch.py > tests/ensembles/laplace_torch.json
 

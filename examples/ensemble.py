@@ -1,6 +1,6 @@
 """An ensemble is one pytree, members first: `python examples/ensemble.py`.
 
-Its leaves have the members in front; whatever takes one member takes all.
+The first axis of each leaf is the member, and `jax.vmap` makes a function of one member one of all.
 """
 
 import jax
@@ -24,11 +24,11 @@ def step(member, batch):
   return optax.apply_updates(params, updates), state
 
 
-params = ensembles.ensemble_init(jax.random.key(1), init, num_members=5)
-members = params, ensembles.ensemble_apply(optimizer.init, params)
+params = jax.vmap(init)(jax.random.split(jax.random.key(1), 5))
+members = params, jax.vmap(optimizer.init)(params)
 for _ in range(5):
-  members = ensembles.ensemble_apply(step, members, batch)
-logits = ensembles.ensemble_apply(logits_fn, members[0], batch["inputs"])  # [5, 8, 10]
+  members = jax.vmap(step, in_axes=(0, None))(members, batch)
+logits = jax.vmap(logits_fn, in_axes=(0, None))(members[0], batch["inputs"])  # [5, 8, 10]
 log_probs = ensembles.arithmetic(losses.softmax_log_probs(logits))  # [8, 10]
 
 print(f"mean log-probability of the label: {log_probs[jnp.arange(8), batch['labels']].mean():.2f}")

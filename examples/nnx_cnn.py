@@ -39,22 +39,23 @@ terms = {
   "l2": objective.penalty(penalties.l2, weight=1e-4),
 }
 regularized, optimizer = objective.compose(loss_fn, terms), optim.sam(optax.adam(3e-3), rho=0.05)
+average = averaging.ema(decay=0.98)
 
 
 @jax.jit
-def step(params, state, average, batch, key):
+def step(params, state, kept, batch, key):
   # SAM's second gradient must see the same mixture.
   grad_fn = lambda params: jax.grad(regularized)(params, batch, key=jax.random.clone(key))
   updates, state = optimizer.update(grad_fn(params), state, params, grad_fn=grad_fn)
   params = optax.apply_updates(params, updates)
-  return params, state, averaging.ema_update(average, params, decay=0.98)
+  return params, state, average.update(kept, params)
 
 
-state, average = optimizer.init(params), averaging.ema_init(params)
+state, kept = optimizer.init(params), average.init(params)
 for number, index in enumerate(np.random.default_rng(0).integers(1400, size=(300, 64))):
   batch = {"inputs": x[index], "labels": y[index]}
-  params, state, average = step(params, state, average, batch, jax.random.key(number))
+  params, state, kept = step(params, state, kept, batch, jax.random.key(number))
 
-error = (nnx.merge(graph, average.params)(x[1400:]).argmax(-1) != y[1400:]).mean()
+error = (nnx.merge(graph, average.params(kept))(x[1400:]).argmax(-1) != y[1400:]).mean()
 print(report := regularized.report(params, batch, key=jax.random.key(0)))
 print(f"test error of the averaged weights: {error:.1%}")

@@ -19,24 +19,24 @@ def loss_fn(params, batch, *, key):
 
 attack = functools.partial(adversarial.fgsm, eps=0.1)
 robust = adversarial.adversarial_loss(loss_fn, attack, mix=0.5)  # half clean, half attacked
-optimizer = optim.sam(optax.sgd(0.1), rho=0.05)
+optimizer, average = optim.sam(optax.sgd(0.1), rho=0.05), averaging.swa()
 
 
 @jax.jit
-def step(params, state, average, batch, key):
+def step(params, state, kept, batch, key):
   # SAM calls it a second time, which must see the same noise.
   grad_fn = lambda params: jax.grad(robust)(params, batch, key=jax.random.clone(key))
   updates, state = optimizer.update(grad_fn(params), state, params, grad_fn=grad_fn)
   params = optax.apply_updates(params, updates)
-  return params, state, averaging.swa_update(average, params)
+  return params, state, average.update(kept, params)
 
 
 batch = {"inputs": jax.random.normal(jax.random.key(0), (8, 16)), "labels": jnp.arange(8)}
 params = {"kernel": jnp.zeros((16, 10))}
-state, average = optimizer.init(params), averaging.swa_init(params)
+state, kept = optimizer.init(params), average.init(params)
 for number in range(5):
-  params, state, average = step(params, state, average, batch, jax.random.fold_in(jax.random.key(1), number))
-log_probs = losses.softmax_log_probs(batch["inputs"] @ average.params["kernel"])
+  params, state, kept = step(params, state, kept, batch, jax.random.fold_in(jax.random.key(1), number))
+log_probs = losses.softmax_log_probs(batch["inputs"] @ average.params(kept)["kernel"])
 
 loss = -log_probs[jnp.arange(8), batch["labels"]].mean()
 print(f"loss of the averaged weights: {loss:.3f}")

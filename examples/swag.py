@@ -30,15 +30,16 @@ def epoch(params, state, key):
 
   order = jax.random.permutation(key, 128).reshape(8, 16)
   params, _ = jax.lax.scan(step, params, order)
-  return params, averaging.swag_update(state, params)
+  return params, average.update(state, params)
 
 
-state = averaging.swag_init(params, rank=10)
+average = averaging.swag(rank=10)
+state = average.init(params)
 for number, key in enumerate(jax.random.split(keys[3], 40)):
   params, after = epoch(params, state, key)
   state = after if number >= 20 else state  # the iterates of the second half
 
-draws = jax.vmap(lambda key: averaging.swag_sample(key, state))(jax.random.split(keys[4], 50))
+draws = jax.vmap(lambda key: average.sample(key, state))(jax.random.split(keys[4], 50))
 near_and_far = jnp.array([[0.0, 0.0], [1.5, 1.5], [6.0, -6.0]])
 log_probs = losses.softmax_log_probs(jax.vmap(apply, in_axes=(0, None))(draws, near_and_far))
 mean = ensembles.arithmetic(log_probs)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +15,6 @@ from jax.typing import ArrayLike
 
 from jaxreg._errors import ArgumentError, ArgumentTypeError
 from jaxreg.typing import Array, Key
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def check_floating(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
@@ -162,23 +158,6 @@ def check_key(key: Key) -> Key:
       "key", f"must be a single key, got keys of shape {key.shape}; use jax.vmap for several"
     )
   return key
-
-
-def key_first(function: Callable[P, R]) -> Callable[P, R]:
-  """Makes a call that lacks the key, the first argument, say so; Python would report the last one missing."""
-  parameters = inspect.signature(function).parameters.values()
-  required = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
-
-  @functools.wraps(function)
-  def call(*args: P.args, **kwargs: P.kwargs) -> R:
-    first = next(iter(args), None)
-    if first is not None and not _is_key(first) and not kwargs.keys() >= set(required[len(args) :]):
-      raise TypeError(
-        f"{function.__name__}: the first argument is a key, such as jax.random.key(0), got {_no_key(first)}"
-      )
-    return function(*args, **kwargs)
-
-  return call
 
 
 def _is_key(given: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 
 import jax
@@ -64,3 +65,8 @@ def absolute(x: Array) -> Array:
 
 def floating(leaf: Array, name: str) -> Array:
   return check_floating(leaf, f"params/{name}" if name else "params")
+
+
+def group_factor(w: Array, axes: tuple[int, ...], size_weighted: bool) -> float:
+  """Returns the factor of a unit's norm: the root of its number of weights, or 1."""
+  return math.sqrt(math.prod(w.shape[axis] for axis in axes)) if size_weighted else 1.0

@@ -24,8 +24,11 @@ def sharding_like(x: Array, shape: tuple[int, ...] | None = None) -> NamedShardi
   if sharding is None or shape is None:
     return sharding
   axes = dict(enumerate(zip(reversed(x.shape), reversed(sharding.spec))))
-  of = lambda size, i: axes[i][1] if i in axes and axes[i][0] == size else None
-  spec = [of(size, len(shape) - 1 - axis) for axis, size in enumerate(shape)]
+
+  def axis_name(size, i):
+    return axes[i][1] if i in axes and axes[i][0] == size else None
+
+  spec = [axis_name(size, len(shape) - 1 - axis) for axis, size in enumerate(shape)]
   return NamedSharding(sharding.mesh, PartitionSpec(*spec))
 
 
@@ -43,7 +46,10 @@ def placed_like(x: Array, other: Array) -> Array:
 
 def entries(values: Array, index: Array) -> Array:
   """Takes the entry at `index` `[...]` from the last axis of `values` `[..., n]`: `[..., 1]`."""
-  take = lambda values, index: jnp.take_along_axis(values, index[..., None], axis=-1)
+
+  def take(values, index):
+    return jnp.take_along_axis(values, index[..., None], axis=-1)
+
   return partitioned(take, values, index, kept=slice(-1))
 
 
@@ -65,14 +71,17 @@ def partitioned(function: Callable[..., Any], *arrays: Any, kept: Any = slice(No
   a slice each. If `like` is given, a tree of arrays, the results are split as these arrays are.
   """
   leaves = jax.tree.leaves(arrays)
-  sharding = next((found for found in map(_split, leaves) if found is not None), None)
+  sharding = next((each for each in map(_split, leaves) if each is not None), None)
   if sharding is None:
     return function(*arrays)
-  of = lambda x, axes: NamedSharding(sharding.mesh, PartitionSpec(*jax.typeof(x).sharding.spec[axes]))
+
+  def placement(x, axes):
+    return NamedSharding(sharding.mesh, PartitionSpec(*jax.typeof(x).sharding.spec[axes]))
+
   if like is None:
-    out = jax.tree.map(lambda axes: of(leaves[0], axes), kept)
+    out = jax.tree.map(lambda axes: placement(leaves[0], axes), kept)
   else:
-    out = jax.tree.map(lambda x: of(x, slice(None)), like)
+    out = jax.tree.map(lambda x: placement(x, slice(None)), like)
   return jax.sharding.auto_axes(function, out_sharding=out)(*arrays)
 
 

@@ -26,7 +26,10 @@ def sum_of_blocks(function: Callable[..., Array], rows: int, *arrays: Array) -> 
     blocks, rest = divmod(len(arrays[0]), rows)
     parts = []
     if blocks:
-      cut = lambda x: x[: blocks * rows].reshape(blocks, rows, *x.shape[1:])
+
+      def cut(x):
+        return x[: blocks * rows].reshape(blocks, rows, *x.shape[1:])
+
       parts.append(jax.vmap(function)(*map(cut, arrays)).sum(axis=0))
     if rest or not blocks:
       parts.append(function(*(x[blocks * rows :] for x in arrays)))
@@ -40,7 +43,10 @@ def segment_sums(x: Array, index: Array, num: int) -> Array:
 
   `jax.ops.segment_sum` adds one entry after the other, so in float32 a count of ones stops at 2**24.
   """
-  sums = lambda x, index: jax.ops.segment_sum(x, index, num_segments=num)
+
+  def sums(x, index):
+    return jax.ops.segment_sum(x, index, num_segments=num)
+
   return sum_of_blocks(sums, max(ROWS, num), x, index)
 
 
@@ -84,7 +90,12 @@ def sum_of_rows(function: Callable[..., Array], rows: int, zero: Array, *arrays:
   number = len(arrays[0])
   rows = min(rows, number)
   chunks, rest = divmod(number, rows)
-  of = lambda first, size: function(*(jax.lax.dynamic_slice_in_dim(x, first, size) for x in arrays))
-  add_chunk = lambda chunk, running: add(running, of(chunk * rows, rows))
+
+  def rows_sum(first, size):
+    return function(*(jax.lax.dynamic_slice_in_dim(x, first, size) for x in arrays))
+
+  def add_chunk(chunk, running):
+    return add(running, rows_sum(chunk * rows, rows))
+
   running = jax.lax.fori_loop(0, chunks, add_chunk, compensated(zero))
-  return total(add(running, of(chunks * rows, rest)) if rest else running)
+  return total(add(running, rows_sum(chunks * rows, rest)) if rest else running)

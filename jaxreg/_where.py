@@ -1,4 +1,4 @@
-"""The keyword `where` of losses and measures: which examples count."""
+"""The keyword `where` of losses and measures, which says which examples count."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The arguments that belong to no example. Their shapes may look like the examples' by chance.
-SHARED = frozenset({"where", "key", "kernel", "bias", "log_prior", "log_prior_odds", "levels"})
 
-
-def only_where(end: int | None = -1) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def only_where(
+  end: int | None = -1, *, shared: tuple[str, ...] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
   """Implements the keyword `where` for a function that only names it in its signature.
 
   Each example that does not count gets harmless arguments before the call, and its results are 0 after it.
   Both are needed: a gradient of 0 times NaN or infinity would be NaN. `where` has the shape `x.shape[:end]`
-  of the first array `x`.
+  of the first array `x`. The arguments `shared`, such as a kernel, belong to no example and stay as they are;
+  their shapes may look like the examples' by chance.
   """
+  constant = {"where", "key", *shared}
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(function)
@@ -39,7 +40,7 @@ def only_where(end: int | None = -1) -> Callable[[Callable[P, R]], Callable[P, R
         bound = signature.bind(*args, **kwargs)
       except TypeError as error:
         raise TypeError(f"{function.__name__}() {error}") from None
-      examples = {name: value for name, value in bound.arguments.items() if name not in SHARED}
+      examples = {name: value for name, value in bound.arguments.items() if name not in constant}
       first: Any = next(iter(jax.tree.leaves(next(iter(examples.values())))), None)
       where = check_where(where, np.shape(first)[:end])
       for name, value in examples.items():
@@ -63,7 +64,7 @@ def check_where(where: Any, shape: tuple[int, ...]) -> Any:
 
 
 def zero_elsewhere(where: Any, x: Any, value: float = 0) -> Any:
-  """`x` `[..., any]` where `where` `[...]` is true, else `value`."""
+  """Returns `x` `[..., any]` where `where` `[...]` is true, else `value`."""
   # NumPy keeps known values known, also inside of `jit`.
   numpy = np if isinstance(x, np.ndarray) and isinstance(where, np.ndarray) else jnp
   mask = numpy.expand_dims(where, tuple(range(where.ndim, x.ndim)))
@@ -71,7 +72,7 @@ def zero_elsewhere(where: Any, x: Any, value: float = 0) -> Any:
 
 
 def _harmless(where: Any, name: str, default: Any, x: Any) -> Any:
-  """An argument with a plain value for each example that does not count."""
+  """Returns an argument with a harmless value for each example that does not count."""
   if not isinstance(x, jax.Array | np.ndarray) or x.shape[: where.ndim] != where.shape:
     return x  # a scalar; the function refuses other shapes
   if name in ("labels", "log_probs") and x.ndim > where.ndim and jnp.issubdtype(x.dtype, jnp.floating):

@@ -24,8 +24,6 @@ import jax.test_util
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxreg._names import suggest_names
-
 __all__ = ["check"]
 
 SIZES = {"B": (8,), "K": (5,), "F": (4,), "M": (16,)}
@@ -554,8 +552,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{result.name:<14}{said:<8}{result.what[:200]}")
   return int(any(result.passes is False for result in results))
 
-
-suggest_names(globals())
 
 if __name__ == "__main__":
   jax.config.update("jax_num_cpu_devices", 8)

@@ -11,7 +11,7 @@ The last part of a name determines the layout of a leaf, unless an argument does
 So `kernels_only`, the usual default mask, takes the first two kinds, and the third if it has two axes or
 more. `incoming_axes`, the default of `axis`, uses the same names. Give `mask` and `axis` for
 leaves with another name or layout. Examples are PyTorch's transposed convolutions, `[in, out, ...]`, and the
-scale of a LayerNorm over several axes, which is called `weight` but is no kernel.
+scale of a LayerNorm over several axes, which is called `weight` but is not a kernel.
 
 An argument `mask` selects parameters. It is a glob on the whole name (`*/kernel`; `*` also crosses slashes,
 so `*` selects all), a compiled regular expression that is searched for, or several of these. It can also be a
@@ -29,7 +29,6 @@ import jax
 import numpy as np
 
 from jaxreg._checks import check_no_function, one_line
-from jaxreg._names import suggest_names
 from jaxreg.typing import Mask
 
 __all__ = [
@@ -70,8 +69,13 @@ def select(
     {'Dense_0': {'bias': False, 'kernel': True}}
   """
   include, exclude = _alternatives(include), _alternatives(exclude)
-  matches = lambda name, patterns: any(_match(name, pattern) for pattern in patterns)
-  chosen = lambda name: matches(name, include) and not matches(name, exclude)
+
+  def matches(name, patterns):
+    return any(_match(name, pattern) for pattern in patterns)
+
+  def chosen(name):
+    return matches(name, include) and not matches(name, exclude)
+
   return jax.tree_util.tree_map_with_path(lambda path, _: chosen(_name(path)), tree)
 
 
@@ -90,10 +94,10 @@ def labels(tree: Any, patterns: Sequence[Pattern]) -> Any:
 
   def label(path: Any, _: Any) -> int:
     name = _name(path)
-    found = [index for index, pattern in enumerate(patterns) if _match(name, pattern)]
-    if not found:
+    matching = [index for index, pattern in enumerate(patterns) if _match(name, pattern)]
+    if not matching:
       raise ValueError(f"patterns must match all parameters, got none of {tuple(patterns)} for {name!r}")
-    return found[-1]
+    return matching[-1]
 
   return jax.tree_util.tree_map_with_path(label, tree)
 
@@ -209,7 +213,10 @@ def _difference(tree: Any, params: Any) -> str:
   """Where two structures differ, in short: the text of a module's structure takes many lines."""
   got, want = leaf_names(tree), leaf_names(params)
   missing, unknown = ([n or "(no name)" for n in a if n not in b] for a, b in ((want, got), (got, want)))
-  few = lambda names: ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+  def few(names):
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
   lists = [f"{word} {few(names)}" for word, names in (("without", missing), ("with", unknown)) if names]
   kinds = f"a {type(tree).__name__} for a {type(params).__name__}"
   return f"{kinds}, {' and '.join(lists) or 'with leaves of the same names'}"
@@ -245,6 +252,3 @@ def _match(name: str, pattern: Pattern) -> bool:
   raise TypeError(
     f"a pattern must be a glob, a compiled regular expression or a callable, got {one_line(pattern)}"
   )
-
-
-suggest_names(globals())

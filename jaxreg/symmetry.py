@@ -1,4 +1,4 @@
-"""Changes of parameters that keep a network's function, and other coordinates for parameters.
+"""Changes of parameters that keep a network's function.
 
 `incoming` names a layer's own leaves: its kernel, bias and normalisation scale. `outgoing` names the kernels
 that read the layer. Both are masks, as `jaxreg.paths` explains them.
@@ -8,14 +8,13 @@ is `[..., in, out]`: its own units are on the last axis, the units that it reads
 called `weight`, as in Equinox and PyTorch, is `[out, in, ...]`: its own units are on the first axis, the
 units that it reads on the second. After a flattened image, the inputs of a Flax kernel are positions by
 channels, and the inputs of a `weight` are channels by positions. In an Equinox convolution the units of the
-bias `[out, 1, 1]` are on the first axis, too. An embedding called `weight` is indistinguishable from a
-kernel: its rows count as its units. `invariance_error` says whether a change has altered the function.
+bias `[out, 1, 1]` are on the first axis, too. An embedding called `weight` cannot be told from a
+kernel: its rows count as its units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,24 +23,14 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg._checks import check_floating, check_range, check_wide
-from jaxreg._names import suggest_names
+from jaxreg._checks import check_floating, check_range
 from jaxreg.typing import Array, Mask, Params
 
 __all__ = [
-  "elementwise_coordinates",
-  "invariance_error",
   "permute_units",
   "rescale_normalized",
   "rescale_units",
 ]
-
-
-class Coordinates(NamedTuple):
-  """A change of coordinates `x = forward(y)`, for `optim.reparameterize(inner, *coordinates)`."""
-
-  forward: Callable[[Params], Params]
-  inverse: Callable[[Params], Params]
 
 
 def permute_units(params: Params, permutation: ArrayLike, *, incoming: Mask, outgoing: Mask) -> Params:
@@ -68,7 +57,10 @@ def permute_units(params: Params, permutation: ArrayLike, *, incoming: Mask, out
   known = not isinstance(order, Tracer)
   if order.ndim != 1 or (known and sorted(np.asarray(order).tolist()) != list(range(order.size))):
     raise ValueError(f"permutation must hold the numbers 0 to n - 1, each once, got {permutation}")
-  take = lambda x, axis: jnp.take(x, order, axis=axis)
+
+  def take(x, axis):
+    return jnp.take(x, order, axis=axis)
+
   return _on_units(params, order.size, incoming, outgoing, take, take)
 
 
@@ -98,8 +90,13 @@ def rescale_units(params: Params, scales: ArrayLike, *, incoming: Mask, outgoing
     Reparameterization.
   """
   scales = _scales(scales)
-  times = lambda x, axis: (x * _along(scales, x, axis)).astype(x.dtype)
-  over = lambda x, axis: (x / _along(scales, x, axis)).astype(x.dtype)
+
+  def times(x, axis):
+    return (x * _along(scales, x, axis)).astype(x.dtype)
+
+  def over(x, axis):
+    return (x / _along(scales, x, axis)).astype(x.dtype)
+
   return _on_units(params, scales.size, incoming, outgoing, times, over)
 
 
@@ -136,61 +133,6 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Mask) -> 
 
   rows = zip(paths.leaf_names(params), leaves, chosen, strict=True)
   return jax.tree.unflatten(tree, [times(name, x) if taken else x for name, x, taken in rows])
-
-
-def invariance_error(apply_fn: Callable[..., Any], params: Params, other: Params, *inputs: Any) -> Array:
-  """Computes how much the outputs of two sets of parameters differ, relative to the largest output.
-
-  Args:
-    apply_fn: `(params, *inputs) -> outputs`, any pytree.
-    params, other: the parameters to compare.
-    *inputs: inputs of `apply_fn`.
-
-  Returns:
-    A scalar, float32 or wider.
-
-  Example:
-    >>> invariance_error(lambda w, x: w * x, 2.0, 3.0, jnp.array([1.0, -4.0]))
-    Array(0.5, dtype=float32)
-  """
-  outputs = lambda each: [check_wide(out, "outputs") for out in jax.tree.leaves(apply_fn(each, *inputs))]
-  first, second = outputs(params), outputs(other)
-  largest = jnp.stack([jnp.abs(out).max(initial=0) for out in first]).max()
-  gap = jnp.stack([jnp.abs(a - b).max(initial=0) for a, b in zip(first, second, strict=True)]).max()
-  return gap / jnp.where(largest > 0, largest, 1)
-
-
-def elementwise_coordinates(
-  forward: Callable[[Array], Array], inverse: Callable[[Array], Array]
-) -> Coordinates:
-  """Returns coordinates given by one smooth function per entry: `jnp.sinh` and `jnp.arcsinh`, for instance.
-
-  Args:
-    forward: `y -> x`, differentiable and one to one.
-    inverse: `x -> y`.
-
-  Raises:
-    ValueError: for an `inverse` that does not undo `forward` at -1, 0.5 and 2, unless it gives NaN there.
-
-  Example:
-    >>> import optax
-    >>> from jaxreg.optim import reparameterize
-    >>> coordinates = elementwise_coordinates(jnp.exp, jnp.log)  # multiplicative steps for x > 0
-    >>> tx, x = reparameterize(optax.sgd(0.1), *coordinates), jnp.array([1.0, 2.0])
-    >>> updates, _ = tx.update(jnp.array([1.0, 0.5]), tx.init(x), x)
-    >>> print(*(f"{factor:.4f}" for factor in (x + updates) / x))
-    0.9048 0.9048
-  """
-  for function, name in ((forward, "forward"), (inverse, "inverse")):
-    if not callable(function):
-      raise TypeError(f"{name} must be a function, got {type(function).__name__}")
-  with jax.ensure_compile_time_eval():
-    points = jnp.array([-1.0, 0.5, 2.0])
-    back = np.asarray(inverse(forward(points)))
-  if not np.allclose(np.where(np.isnan(back), points, back), points, rtol=1e-3):
-    raise ValueError(f"inverse must undo forward: for -1, 0.5 and 2, inverse(forward(x)) gave {back}")
-  tree_map = lambda function: lambda tree: jax.tree.map(function, tree)
-  return Coordinates(tree_map(forward), tree_map(inverse))
 
 
 def _scales(scales: ArrayLike, *, number: bool = False) -> Array:
@@ -247,6 +189,3 @@ def _check_units(name: str, x: Array, axis: int, units: int, *, several: bool) -
   size = jnp.shape(x)[axis] if -ndim <= axis < ndim else 0
   if size == 0 or (size % units if several else size != units):
     raise ValueError(f"{name} must have {units} units on axis {axis}, got shape {jnp.shape(x)}")
-
-
-suggest_names(globals())

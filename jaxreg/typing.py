@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 import jax
 
-from jaxreg._names import suggest_names
-
 __all__ = ["ApplyFn", "LossFn", "Mask"]
 
 Array = jax.Array
@@ -48,6 +46,3 @@ class Objective(Protocol):
   def __call__(
     self, params: Params, state: PyTree, batch: Batch, key: Key
   ) -> tuple[Array, tuple[ModelState, Metrics]]: ...
-
-
-suggest_names(globals())

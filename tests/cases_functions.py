@@ -45,7 +45,6 @@ IMAGES = {"key": KEY, "x": Input("real", "BFFK", checked=False)}
 FEATURES, WEIGHTS = Input("real", "BF"), Input("real", "FK")
 TREE = {"kernel": Input("real", "BK"), "bias": Input("real", "K")}
 SQUARE = {"kernel": Input("real", "KK"), "bias": Input("real", "K")}
-MEMBERS = {"members": Input("real", "KFK"), "x": Input("real", "MF")}
 ITERATES = {"iterates": {"kernel": Input("real", "BF"), "bias": Input("real", "B")}}
 
 
@@ -102,22 +101,29 @@ def noisy_weights(key, params):
   return noise.rnn_weight_noise(key, params, carry, std=0.1, kind="multiplicative", cumulative=True)[0]
 
 
-def scanned(init, update):
-  """The parameters that a state over iterates has in the end."""
+def averaged(average):
+  """The parameters that an average over iterates gives in the end."""
 
   def call(iterates):
-    first = jax.tree.map(lambda leaf: leaf[0], iterates)
-    return jax.lax.scan(lambda state, one: (update(state, one), None), init(first), iterates)[0].params
+    state = average.init(jax.tree.map(lambda leaf: leaf[0], iterates))
+    return average.params(
+      jax.lax.scan(lambda state, one: (average.update(state, one), None), state, iterates)[0]
+    )
 
   return call
 
 
-AVERAGES = ("swa", "ema")
-STOPPING = functools.partial(averaging.early_stopping_update, patience=3)
+def stopped(iterates, metrics):
+  stopping = averaging.early_stopping(patience=3)
+  state = stopping.init(jax.tree.map(lambda leaf: leaf[0], iterates))
+  return stopping.params(
+    jax.lax.scan(lambda state, one: (stopping.update(state, *one), None), state, (iterates, metrics))[0]
+  )
 
 
-def started(name):
-  return lambda iterates: getattr(averaging, f"{name}_init")(iterates).params
+def started(iterates):
+  stopping = averaging.early_stopping(patience=3)
+  return stopping.params(stopping.init(iterates))
 
 
 def recalibrated(x, old):
@@ -192,23 +198,9 @@ CASES = (
     lambda key, x, w: adversarial.trades_loss(key, log_probs(w), x, eps=0.5, step_size=0.2, num_steps=2),
   ),
   row("adversarial.adversarial_loss", {"key": KEY, "x": FEATURES, "w": WEIGHTS}, trained_adversarially),
-  same(
-    "averaging.early_stopping_update",
-    {**ITERATES, "metrics": Input("real", "B")},
-    lambda iterates, metrics: scanned(
-      lambda first: averaging.early_stopping_init(first[0]), lambda state, one: STOPPING(state, *one)
-    )((iterates, metrics)),
-  ),
-  same("averaging.early_stopping_init", ITERATES, started("early_stopping")),
-  *(
-    row(
-      f"averaging.{name}_update",
-      ITERATES,
-      scanned(*(getattr(averaging, f"{name}_{part}") for part in ("init", "update"))),
-    )
-    for name in AVERAGES
-  ),
-  *(row(f"averaging.{name}_init", ITERATES, started(name)) for name in AVERAGES),
+  same("averaging.early_stopping", {**ITERATES, "metrics": Input("real", "B")}, stopped),
+  same("averaging.early_stopping", ITERATES, started),
+  *(row(f"averaging.{name}", ITERATES, averaged(getattr(averaging, name)())) for name in ("swa", "ema")),
   same("averaging.batch_norm_statistics", {"x": FEATURES, "old": Input("real", "F")}, recalibrated),
   same("noise.rnn_weight_noise", {"key": KEY, "params": TREE}, noisy_weights),
   row("ensembles.arithmetic", {"log_probs": LOG_PROBS}, ensembles.arithmetic),
@@ -220,25 +212,10 @@ CASES = (
     ensembles.probit_log_probs,
   ),
   row(
-    "ensembles.mask_probs",
-    {"rate": Input("unit", "B")},
-    lambda rate: ensembles.mask_probs(ensembles.dropout_masks(8), rate=rate),
-  ),
-  row(
     "ensembles.bootstrap_indices",
     {"key": KEY},
     lambda key: ensembles.bootstrap_indices(key, num_examples=5, num_members=8),
     output="int32",
-  ),
-  same(
-    "ensembles.ensemble_apply",
-    MEMBERS,
-    lambda members, x: ensembles.ensemble_apply(lambda w, x: x @ w, members, x),
-  ),
-  row(
-    "ensembles.ensemble_init",
-    {"key": KEY},
-    lambda key: ensembles.ensemble_init(key, lambda key: jax.random.normal(key, (3,)), num_members=8),
   ),
   *(
     row(
@@ -308,11 +285,6 @@ CASES = (
     "calibration.interval_scores",
     dict.fromkeys(("low", "high", "targets"), Input("real", "B")),
     calibration.interval_scores,
-  ),
-  row(
-    "calibration.quantile_coverage",
-    {"outputs": SCORES, "targets": Input("real", "B")},
-    calibration.quantile_coverage,
   ),
   row("calibration.energy", {"logits": SCORES}, lambda logits: calibration.energy(logits, temperature=2.0)),
   *(

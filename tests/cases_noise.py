@@ -35,10 +35,6 @@ def _dropconnect(a):
   return np.einsum("...f,...fu->...u", a.x, masks * a.kernel) / 0.75 + a.bias
 
 
-def _dropconnect_moments(a):
-  return a.x @ a.kernel + a.bias, (0.25 / 0.75) * (a.x**2 @ a.kernel**2)
-
-
 def _of_kernel(a, function):
   """Keys go to the leaves in flattening order: bias, kernel."""
   key = jax.random.split(a.key, 2)[1]
@@ -159,13 +155,6 @@ CASES = (
     output="same",
     without_key=lambda a: a.x @ a.kernel + a.bias,
     atol=1e-3,  # products of up to 900, summed, in float32
-  ),
-  same(
-    "noise.dropconnect_moments",
-    {"x": SCORES, "kernel": Input("real", "KF"), "bias": Input("real", "F")},
-    _dropconnect_moments,
-    {"rate": 0.25},
-    atol=1e-3,
   ),
   masked(
     "noise.dropconnect_params",

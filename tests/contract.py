@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxreg import conformance, losses
+from jaxreg._group_scores import discriminative_scores, fixed_scores
 from jaxreg.calibration import Bins
 from jaxreg.conformance import (
   SHAPES,
@@ -46,12 +47,11 @@ from jaxreg.conformance import (
   values,
   with_vjp,
 )
-from jaxreg.losses._group_softmax_scores import discriminative_scores, fixed_scores
 from jaxreg.train.registry import REGISTRY
 
 # As `conftest.py` has it compile, almost without optimising.
 jit = jax.jit
-RULES = "losses._group_softmax_scores"
+RULES = "_group_scores"
 # The losses that take probabilities for labels, too, as the trainer's table says; the others name integers.
 SOFT = frozenset(
   f"losses.{name}"

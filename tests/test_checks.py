@@ -1,8 +1,6 @@
 """The argument checks: what they pass, what they refuse, and what they say."""
 
 import functools
-import importlib
-import inspect
 import math
 
 import chex
@@ -151,25 +149,6 @@ def test_check_key_passes_a_typed_key_on():
   assert check_key(key) is key
   assert jax.jit(lambda key: jax.random.uniform(check_key(key)))(key) < 1
   assert check_key(jax.random.key(0, impl="rbg")).ndim == 0
-
-
-@pytest.mark.parametrize("folder", ["adversarial", "augment", "ensembles", "flatness", "losses", "noise"])
-def test_a_call_that_forgets_the_key_is_told_of_it(folder):
-  package = importlib.import_module(f"jaxreg.{folder}")
-  functions = [f for name in package.__all__ if inspect.isfunction(f := getattr(package, name))]
-  needed = lambda p: p.kind == p.POSITIONAL_OR_KEYWORD and p.default is p.empty
-  seen = 0
-  for function in functions:
-    first, *others = [p.name for p in inspect.signature(function).parameters.values() if needed(p)] or [""]
-    if first != "key" or not others:
-      continue
-    seen += 1
-    message = rf"^{function.__name__}: the first argument is a key, such as .*, got float32 \(4, 3\)"
-    with pytest.raises(TypeError, match=message):
-      function(*[jnp.ones((4, 3))] * len(others))
-    with pytest.raises(TypeError, match="missing"):  # as Python says it
-      function(jax.random.key(0))
-  assert seen
 
 
 def test_check_key_refuses_several():

@@ -37,11 +37,12 @@ def noisy(params, batch, *, key):
 
 
 def swag(params):
-  state = averaging.swag_init(params, rank=2)
+  average = averaging.swag(rank=2)
+  state = average.init(params)
   for _ in range(3):
     params = jax.tree.map(lambda x: x * x + 1, params)
-    state = averaging.swag_update(state, params)
-  return averaging.swag_sample(key(), state)
+    state = average.update(state, params)
+  return average.sample(key(), state)
 
 
 BATCH = (PARAMS, WHOLE), (X, ROWS), (LABELS, ROWS)

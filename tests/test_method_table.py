@@ -63,7 +63,7 @@ def test_every_public_function_has_a_row_that_says_what_it_does(table, rows):
     ("noise.dropout", "`model.*.dropout_rate`", "`toolbox_digits:dropout`", "Srivastava et al., *Dropout:"),
     ("augment.mixup", "`augment.names=('mixup',)`", "`toolbox_digits:mixup`", "Zhang et al., *mixup:"),
     ("optim.sam", "`optimizer.name=sam`", "`optimizers_digits:sam`", "Foret et al., *Sharpness-Aware"),
-    ("averaging.swag_sample", "`average.name=swag`", "`toolbox_digits:swag`", "Maddox et al., *A Simple"),
+    ("averaging.swag", "`average.name=swag`", "`toolbox_digits:swag`", "Maddox et al., *A Simple"),
     ("reparam.weight_norm", "`model.MLP.layer=weight_norm`", "`toolbox_digits:weight_norm`", "Salimans and"),
     ("calibration.ece", "within the trainer", "", "Guo et al., *On Calibration of Modern"),
   ],

@@ -13,7 +13,6 @@ from jaxreg import (
   augment,
   calibration,
   constraints,
-  ensembles,
   losses,
   noise,
   objective,
@@ -46,10 +45,6 @@ def attacked(**options):
 
 def penalised(weight):
   return objective.penalty(penalties.l2, weight=weight)
-
-
-def posterior(x, precision):
-  return ensembles.laplace_posterior(ensembles.laplace_curvature(x, x), precision=precision)
 
 
 # function, its arrays, the option, three values. The result is `[batch]`, or starts with the batch.
@@ -108,7 +103,6 @@ SCALARS = [
   (swapped(noise.embedding_noise), (X,), "alpha", 0.5),
   (functools.partial(swapped(noise.concrete_dropout), rate_logit=0.5), (X,), "temperature", 0.5),
   (swapped(noise.dropconnect), (X, KERNEL), "rate", 0.5),
-  (noise.dropconnect_moments, (X, KERNEL), "rate", 0.5),
   (swapped(noise.dropconnect_params), (PARAMS,), "rate", 0.5),
   (functools.partial(swapped(noise.drop_block), block_size=1), (X[..., None],), "rate", 0.5),
   (swapped(noise.shake_drop), (X,), "rate", 0.5),
@@ -134,7 +128,6 @@ SCALARS = [
   (augmented(augment.normalize, None, std=1.0), (IMAGES,), "mean", 0.5),
   (augmented(augment.random_erasing, key()), (IMAGES,), "rate", 0.5),
   (reparam.weight_standardization, (PARAMS,), "eps", 0.5),
-  (posterior, (X,), "precision", 0.5),
 ]
 NAMES = lambda rows: [f"{row[2]}-{number}" for number, row in enumerate(rows)]
 

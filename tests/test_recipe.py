@@ -37,7 +37,7 @@ def missing(folder, function):
   name, module = function.name, importlib.import_module(f"jaxreg.{folder}")
   arguments = tuple(argument.arg for argument in function.args.args)
   if name not in module.__all__:
-    yield f"jaxreg/{folder}/__init__.py: import it, as `{name} as {name}`"
+    yield f"jaxreg/{folder}/__init__.py: import it, and list it in `__all__`"
   if f"{folder}.{name}" not in TESTED:
     yield f"tests/cases_{folder}.py: a Case with an oracle in NumPy"
   if arguments[: len(FIRST[folder])] != FIRST[folder]:

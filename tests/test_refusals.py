@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreg import adversarial, constraints, ensembles, flatness, losses, noise, optim
+from jaxreg import adversarial, constraints, flatness, losses, noise, optim
 
 X, KEY = np.ones((3, 2), np.float32), jax.random.key(0)
 loss = lambda params, batch, *, key: (batch @ params).sum()
@@ -18,11 +18,6 @@ loss = lambda params, batch, *, key: (batch @ params).sum()
     (lambda: optim.sam(optax.sgd(0.1), rho=-0.1), ValueError, "rho must lie in"),
     (lambda: optim.reparameterize(0.1, jnp.sinh, jnp.arcsinh), TypeError, "inner must be an Optax transform"),
     (lambda: constraints.dual_init(multiplier=np.ones(2)), ValueError, r"multiplier must have shape \(\)"),
-    (
-      lambda: ensembles.laplace_curvature(X, X, weights=np.ones(4, np.float32)),
-      ValueError,
-      r"weights must have shape \(3,\)",
-    ),
     (
       lambda: flatness.gauss_newton(lambda params: params, lambda out, batch: out.sum(), X[0], X),
       TypeError,

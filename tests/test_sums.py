@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxreg import _sums, calibration, ensembles, flatness, penalties
+from jaxreg import _sums, calibration, flatness, penalties
 
 N = 3_000_000
 TENTH = float(np.float32(0.1))  # its sums round at every step
@@ -116,21 +116,6 @@ def test_merged_batches_count_on(sums):
   one = jax.tree.map(lambda x: jnp.ones_like(jnp.float32(x)), sums)
   total = functools.reduce(calibration.merge, [sums, one, one, one], None)
   jax.tree.map(lambda got, x: np.testing.assert_array_equal(got, np.float64(x) + 3), total, sums)
-
-
-@pytest.mark.thorough
-def test_laplace_curvature_of_many_examples():
-  """With two equal probabilities, the Hessian of each example is 1/4 times plus or minus 1."""
-  n = 1_000_000
-  features, logits = jnp.full((n, 2), TENTH, jnp.float32), jnp.zeros((n, 2))
-  signs = np.array([[1, -1], [-1, 1]]) / 4
-  found = jax.jit(functools.partial(ensembles.laplace_curvature, structure="kronecker"))(features, logits)
-  close(found.features, np.full((2, 2), n * TENTH**2))
-  close(found.classes, n * signs)
-  assert found.count == n
-  weights = jnp.full(n, TENTH, jnp.float32)
-  found = jax.jit(ensembles.laplace_curvature)(features, logits, weights=weights)
-  close(found.matrix, np.broadcast_to(n * TENTH**3 * signs[None, :, None, :], (2, 2, 2, 2)))
 
 
 @pytest.mark.thorough

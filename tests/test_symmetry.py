@@ -10,7 +10,6 @@ import pytest
 from contract import jit
 
 from jaxreg import optim, symmetry
-from jaxreg.optim._reparameterize import linear_maps
 
 WHERE = "Gradient Descent under Reparameterization"
 ORDER = np.array([2, 0, 3, 1])
@@ -31,6 +30,12 @@ def mlp(params, x, activation=jax.nn.relu):
   return x @ params["b"]["kernel"] + params["b"]["bias"][None]
 
 
+def gap(apply, params, other, *inputs):
+  """The largest difference of the outputs, relative to the largest output."""
+  first, second = apply(params, *inputs), apply(other, *inputs)
+  return jnp.abs(first - second).max() / jnp.abs(first).max()
+
+
 def loss(params, x):
   return jnp.mean(jnp.square(mlp(params, x)) * jnp.array([[1.0, 3.0]])) + jnp.mean(mlp(params, x))
 
@@ -44,11 +49,11 @@ def test_permuted_units_are_the_same_function(x64):
   other = symmetry.permute_units(params, ORDER, **LAYER)
   np.testing.assert_array_equal(other["a"]["bias"], params["a"]["bias"][ORDER])
   assert np.abs(other["a"]["kernel"] - params["a"]["kernel"]).max() > 0.1
-  assert symmetry.invariance_error(mlp, params, other, x) < 1e-14
+  assert gap(mlp, params, other, x) < 1e-14
   back = symmetry.permute_units(other, np.argsort(ORDER), **LAYER)
   chex.assert_trees_all_equal(back, params)
   # Without the other side it is another function.
-  assert symmetry.invariance_error(mlp, params, {**other, "b": params["b"]}, x) > 0.1
+  assert gap(mlp, params, {**other, "b": params["b"]}, x) > 0.1
 
 
 @pytest.mark.thorough
@@ -76,7 +81,7 @@ def test_optimizers_commute_with_permutations(make_tx, x64):
 def test_rescaled_units_are_the_same_function_with_other_gradients(x64):
   params, x, scales = make(2)
   other = symmetry.rescale_units(params, scales, **LAYER)
-  assert symmetry.invariance_error(mlp, params, other, x) < 1e-14
+  assert gap(mlp, params, other, x) < 1e-14
   gradient = jit(jax.grad(loss))
   g, h = gradient(params, x), gradient(other, x)
   np.testing.assert_allclose(h["a"]["kernel"], np.asarray(g["a"]["kernel"]) / scales, rtol=1e-10)
@@ -84,14 +89,14 @@ def test_rescaled_units_are_the_same_function_with_other_gradients(x64):
   np.testing.assert_allclose(h["b"]["kernel"], np.asarray(g["b"]["kernel"]) * scales[:, None], rtol=1e-10)
   np.testing.assert_allclose(h["b"]["bias"], g["b"]["bias"], rtol=1e-10)
   step = lambda w, g: jax.tree.map(lambda w, g: w - 0.1 * g, w, g)
-  assert symmetry.invariance_error(mlp, step(params, g), step(other, h), x) > 0.1
+  assert gap(mlp, step(params, g), step(other, h), x) > 0.1
   leaky = lambda params, x: mlp(params, x, jax.nn.leaky_relu)
-  assert symmetry.invariance_error(leaky, params, other, x) < 1e-14
+  assert gap(leaky, params, other, x) < 1e-14
   for activation in (jax.nn.gelu, jnp.tanh, jax.nn.softmax):
     curved = lambda params, x, activation=activation: mlp(params, x, activation)
-    assert symmetry.invariance_error(curved, params, other, x) > 1e-3
+    assert gap(curved, params, other, x) > 1e-3
   forgotten = {**other, "a": {**other["a"], "bias": params["a"]["bias"]}}
-  assert symmetry.invariance_error(mlp, params, forgotten, x) > 1e-2
+  assert gap(mlp, params, forgotten, x) > 1e-2
 
 
 @pytest.mark.thorough
@@ -114,7 +119,7 @@ def test_channels_through_pooling_and_flattening(x64):
   x = rng.normal(size=(5, 4, 4, 1))
   scaled = symmetry.rescale_units(params, np.exp(rng.normal(size=4)), **LAYER)
   permuted = symmetry.permute_units(params, ORDER, **LAYER)
-  error = jit(lambda a, b: symmetry.invariance_error(apply, a, b, x))
+  error = jit(lambda a, b: gap(apply, a, b, x))
   assert error(params, scaled) < 1e-14
   assert error(params, permuted) < 1e-14
   assert error(scaled, {**scaled, "b": params["b"]}) > 0.1
@@ -141,7 +146,7 @@ def test_batch_normalisation(x64):
 
   scales = np.array([2.0, 0.1, 7.0, 1.0])
   other = symmetry.rescale_normalized(params, scales, incoming="a/kernel")
-  assert symmetry.invariance_error(apply, params, other) < 1e-13
+  assert gap(apply, params, other) < 1e-13
   gradient = jit(jax.grad(lambda params: apply(params).mean()))
   g, h = (np.asarray(gradient(w)["a"]["kernel"]) for w in (params, other))
   np.testing.assert_allclose(h, g / scales, rtol=1e-9, atol=1e-14)
@@ -186,7 +191,7 @@ def test_square_weights_have_their_units_on_the_first_axis(make, x64):
   params, apply, x, layer = make()
   scaled = symmetry.rescale_units(params, np.array([2.0, 0.1, 7.0, 0.5]), **layer)
   permuted = symmetry.permute_units(params, ORDER, **layer)
-  error = jit(lambda a, b: symmetry.invariance_error(apply, a, b, x))
+  error = jit(lambda a, b: gap(apply, a, b, x))
   for other in (scaled, permuted):
     assert error(params, other) < 1e-6
     assert any((a != b).any() for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other)))
@@ -197,27 +202,8 @@ def test_a_normalised_weight_is_scaled_row_by_row(x64):
   params, apply, x, _ = _torch()
   normalised = lambda params: (lambda z: (z - z.mean(0)[None]) / z.std(0)[None])(apply(params, x))
   other = symmetry.rescale_normalized(params, np.array([2.0, 0.1, 7.0, 0.5]), incoming="2/*")
-  assert symmetry.invariance_error(normalised, params, other) < 1e-12
+  assert gap(normalised, params, other) < 1e-12
   np.testing.assert_allclose(other["2"]["weight"][1], 0.1 * params["2"]["weight"][1], rtol=1e-12)
-
-
-@pytest.mark.thorough
-def test_coordinates(x64):
-  rng = np.random.default_rng(5)
-  a = rng.normal(size=(4, 4))
-  tree = {"p": jnp.asarray(rng.normal(size=2)), "q": jnp.asarray(rng.normal(size=(2, 1)))}
-  linear, smooth = linear_maps(jnp.asarray(a)), symmetry.elementwise_coordinates(jnp.sinh, jnp.arcsinh)
-  vector = np.concatenate([tree["p"], tree["q"][:, 0]])
-  forward = linear[0](tree)
-  np.testing.assert_allclose(np.concatenate([forward["p"], forward["q"][:, 0]]), a @ vector, rtol=1e-12)
-  np.testing.assert_allclose(smooth.forward(tree)["q"], np.sinh(tree["q"]), rtol=1e-14)
-  for there, back in (linear, smooth):
-    back = back(there(tree))
-    chex.assert_trees_all_close(back, tree, rtol=1e-9)
-  # The transform of the one is that of its matrix.
-  both = optim.reparameterize(optax.sgd(0.1), *linear), optim.reparameterize(optax.sgd(0.1), a)
-  first, second = (jit(lambda w, tx=tx: tx.update(w, tx.init(w), w)[0])(tree) for tx in both)
-  chex.assert_trees_all_close(first, second, rtol=1e-9)
 
 
 def test_refusals():
@@ -239,7 +225,3 @@ def test_refusals():
     symmetry.rescale_units(params, jnp.array([1.0, -1.0]), **LAYER)
   with pytest.raises(ValueError, match=r"mask: 'c/\*' selects no parameter"):
     symmetry.rescale_units(params, jnp.ones(4), incoming="c/*", outgoing="b/kernel")
-  with pytest.raises(ValueError, match="inverse must undo forward"):
-    symmetry.elementwise_coordinates(jnp.sinh, jnp.sinh)
-  with pytest.raises(ValueError, match="forward must be square"):
-    optim.reparameterize(optax.sgd(0.1), jnp.ones((2, 3)))

@@ -19,7 +19,7 @@ from _steps import Steps, made_up
 from accelerator import last_line
 
 from jaxreg import noise, train
-from jaxreg.losses._dropmax_masks import dropmax_mask
+from jaxreg._dropmax_masks import dropmax_mask
 from jaxreg.train.assemble.load_data import make_order
 from jaxreg.train.data.batches import gather, make_source
 from jaxreg.train.devices.sharding import make_mesh

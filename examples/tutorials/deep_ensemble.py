@@ -3,7 +3,7 @@ A deep ensemble by vmap
 =======================
 
 Several networks from different seeds agree where there are data, and disagree elsewhere. On one device they
-train in one program: ``ensembles.ensemble_apply`` turns a function of one member into a function of all.
+train in one program: ``jax.vmap`` turns a function of one member into a function of all.
 """
 
 import itertools
@@ -58,12 +58,12 @@ def fit(params, x, y, steps=150):
 #
 # The leaves of ``members`` have the members in front. Nothing else changes.
 
-members = ensembles.ensemble_init(jax.random.key(0), init, num_members=10)
-members = jax.jit(lambda members: ensembles.ensemble_apply(fit, members, *train))(members)
+members = jax.vmap(init)(jax.random.split(jax.random.key(0), 10))
+members = jax.jit(jax.vmap(fit, in_axes=(0, None, None)))(members, *train)
 
 
 def predict(x):
-  logits = ensembles.ensemble_apply(logits_fn, members, x)  # [10, batch, 2]
+  logits = jax.vmap(logits_fn, in_axes=(0, None))(members, x)  # [10, batch, 2]
   return jax.nn.log_softmax(logits)
 
 

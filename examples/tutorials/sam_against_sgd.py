@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from sklearn.datasets import load_digits
 
-from jaxreg import ensembles, flatness, losses, optim
+from jaxreg import flatness, losses, optim
 
 # %%
 # The network and its loss
@@ -67,9 +67,9 @@ def fit(params, optimizer, steps=500):
   return jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(steps))[0][0]
 
 
-starts = ensembles.ensemble_init(jax.random.key(0), init, num_members=5)
+starts = jax.vmap(init)(jax.random.split(jax.random.key(0), 5))
 ends = {
-  name: jax.jit(lambda starts, o=optimizer: ensembles.ensemble_apply(lambda p: fit(p, o), starts))(starts)
+  name: jax.jit(jax.vmap(functools.partial(fit, optimizer=optimizer)))(starts)
   for name, optimizer in optimizers.items()
 }
 

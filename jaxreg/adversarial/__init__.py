@@ -10,12 +10,17 @@ the noise is the same in every pass. `virtual_adversarial` needs no labels: its 
 -> [batch, ..., classes]`. The perturbation of `x` is a constant to differentiation.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.adversarial._adversarial_loss import adversarial_loss as adversarial_loss
-from jaxreg.adversarial._fgsm import fgsm as fgsm
-from jaxreg.adversarial._pgd import pgd as pgd
-from jaxreg.adversarial._trades import trades_loss as trades_loss
-from jaxreg.adversarial._vat import vat_loss as vat_loss
-from jaxreg.adversarial._vat import virtual_adversarial as virtual_adversarial
+from jaxreg.adversarial._adversarial_loss import adversarial_loss
+from jaxreg.adversarial._fgsm import fgsm
+from jaxreg.adversarial._pgd import pgd
+from jaxreg.adversarial._trades import trades_loss
+from jaxreg.adversarial._vat import vat_loss, virtual_adversarial
 
-suggest_names(globals())
+__all__ = [
+  "adversarial_loss",
+  "fgsm",
+  "pgd",
+  "trades_loss",
+  "vat_loss",
+  "virtual_adversarial",
+]

@@ -77,14 +77,14 @@ def adversarial_loss(
       loss, aux = loss_and_aux(at(loss_fn, x), has_aux)
       return loss.astype(jnp.promote_types(loss.dtype, jnp.float32)), aux
 
-    def of_inputs(x: Array) -> Array:
+    def loss_of_inputs(x: Array) -> Array:
       if attacked_fn is not None:
         return at(attacked_fn, x)
       # The mean, repeated per example: the gradient of their sum in an input is the gradient of its own loss.
       return jnp.broadcast_to(loss_at(x)[0], x.shape[:1])
 
     x = check_floating(batch["inputs"], "inputs")
-    moved = attack(attack_key, of_inputs, x) if draws else attack(of_inputs, x)
+    moved = attack(attack_key, loss_of_inputs, x) if draws else attack(loss_of_inputs, x)
     clean, aux = loss_at(x)
     worse, _ = loss_at(jax.lax.stop_gradient(moved))
     share = jnp.asarray(mix)

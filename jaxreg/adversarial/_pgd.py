@@ -11,7 +11,7 @@ import optax
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batched, check_choice, check_count, check_key, key_first
+from jaxreg._checks import check_batched, check_choice, check_count, check_key
 from jaxreg._leaves import wide
 from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import (
@@ -28,7 +28,6 @@ from jaxreg.typing import Array, Key
 Norm = Literal["linf", "l2", "l1"]
 
 
-@key_first
 def pgd(
   key: Key | None,
   loss_of_inputs: LossOfInputs,

@@ -1,4 +1,4 @@
-"""TRADES: a penalty on how far an attack moves the prediction, beside the loss of the clean inputs."""
+"""TRADES: the loss of the clean inputs plus a penalty on how far an attack moves the prediction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batched, check_key, key_first
+from jaxreg._checks import check_batched, check_key
 from jaxreg._leaves import wide
 from jaxreg.adversarial._common import Bounds
 from jaxreg.adversarial._pgd import Norm, pgd
@@ -15,7 +15,6 @@ from jaxreg.adversarial._vat import kl_divergence, predicted
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def trades_loss(
   key: Key,
   log_probs_fn: Callable[[Array], Array],

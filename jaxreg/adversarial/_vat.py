@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batched, check_count, check_key, check_log_probs, key_first
+from jaxreg._checks import check_batched, check_count, check_key, check_log_probs
 from jaxreg._leaves import wide
 from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import per_example, unit
@@ -17,7 +17,6 @@ from jaxreg.typing import Array, Key
 Divergence = Callable[[Array, Array], Array]
 
 
-@key_first
 def virtual_adversarial(
   key: Key,
   log_probs_fn: Callable[[Array], Array],
@@ -39,7 +38,7 @@ def virtual_adversarial(
   Args:
     key: one draw of the first direction for all examples.
     log_probs_fn: `x -> [batch, ..., classes]`, log-probabilities that depend only on the example's own input;
-      it closes over parameters and the key of its noise. There are no labels: the model is its own teacher.
+      it closes over parameters and the key of its noise. It needs no labels: the model is its own teacher.
     x: `[batch, ...]`, floating.
     eps: the Euclidean norm of an example's move, a scalar or `[batch]`, at least 0, in units of `x`.
     num_steps: at least 1; static.
@@ -67,7 +66,6 @@ def virtual_adversarial(
   return _move(check_key(key), log_probs_fn, x, clean, radius, num_steps, divergence or kl_divergence)
 
 
-@key_first
 def vat_loss(
   key: Key,
   log_probs_fn: Callable[[Array], Array],

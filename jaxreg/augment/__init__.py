@@ -14,26 +14,44 @@ Every example draws its own transformation, all of them in one draw from the key
 floating) is kept. Mixing makes the labels soft, `[batch, classes]`; other augmentations do not change labels.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.augment._augmix import augmix as augmix
-from jaxreg.augment._auto_augment import auto_augment as auto_augment
-from jaxreg.augment._color_jitter import color_jitter as color_jitter
-from jaxreg.augment._compose import compose as compose
-from jaxreg.augment._cutmix import cutmix as cutmix
-from jaxreg.augment._cutout import cutout as cutout
-from jaxreg.augment._cutout import random_erasing as random_erasing
-from jaxreg.augment._flip import flip as flip
-from jaxreg.augment._lighting import lighting as lighting
-from jaxreg.augment._manifold_mixup import manifold_mixup as manifold_mixup
-from jaxreg.augment._manifold_mixup import mix_hidden as mix_hidden
-from jaxreg.augment._mixup import mixup as mixup
-from jaxreg.augment._normalize import normalize as normalize
-from jaxreg.augment._rand_augment import rand_augment as rand_augment
-from jaxreg.augment._random_resized_crop import random_resized_crop as random_resized_crop
-from jaxreg.augment._rotate import rotate as rotate
-from jaxreg.augment._scale import scale as scale
-from jaxreg.augment._translate import pad_crop as pad_crop
-from jaxreg.augment._translate import translate as translate
-from jaxreg.augment._trivial_augment import trivial_augment as trivial_augment
+from jaxreg.augment._augmix import augmix
+from jaxreg.augment._auto_augment import auto_augment
+from jaxreg.augment._color_jitter import color_jitter
+from jaxreg.augment._compose import compose
+from jaxreg.augment._cutmix import cutmix
+from jaxreg.augment._cutout import cutout, random_erasing
+from jaxreg.augment._flip import flip
+from jaxreg.augment._lighting import lighting
+from jaxreg.augment._manifold_mixup import Mixing, manifold_mixup, mix_hidden
+from jaxreg.augment._mixup import mixup
+from jaxreg.augment._normalize import normalize
+from jaxreg.augment._rand_augment import rand_augment
+from jaxreg.augment._random_resized_crop import random_resized_crop
+from jaxreg.augment._rotate import rotate
+from jaxreg.augment._scale import scale
+from jaxreg.augment._translate import pad_crop, translate
+from jaxreg.augment._trivial_augment import trivial_augment
 
-suggest_names(globals())
+__all__ = [
+  "Mixing",
+  "augmix",
+  "auto_augment",
+  "color_jitter",
+  "compose",
+  "cutmix",
+  "cutout",
+  "flip",
+  "lighting",
+  "manifold_mixup",
+  "mix_hidden",
+  "mixup",
+  "normalize",
+  "pad_crop",
+  "rand_augment",
+  "random_erasing",
+  "random_resized_crop",
+  "rotate",
+  "scale",
+  "translate",
+  "trivial_augment",
+]

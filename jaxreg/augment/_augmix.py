@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
+from jaxreg._checks import check_count, check_key, check_option, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, narrowed, with_images
@@ -22,7 +22,6 @@ from jaxreg.typing import Array, Key
 OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
 
 
-@key_first
 def augmix(
   key: Key,
   batch: Mapping[str, Any],
@@ -99,7 +98,9 @@ def augmix(
   # All chains at once, as one batch of copies. Their mixture is a change of the image, so that chains that
   # change nothing leave its values as they are.
   def change(x: Array, chosen: Array, level: Array, weights: Array) -> Array:
-    flat = lambda draws: draws.reshape(num_ops, num_chains * number)
+    def flat(draws):
+      return draws.reshape(num_ops, num_chains * number)
+
     copies = jnp.tile(x, (num_chains, 1, 1, 1))
     chains = changed(copies, flat(chosen), flat(level), operations, fill=fill, value_range=low_high)
     chains = chains.reshape(num_chains, *x.shape) - x.astype(dtype)[None]

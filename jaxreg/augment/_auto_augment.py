@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg._checks import check_key, check_range, key_first
+from jaxreg._checks import check_key, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._moved import moved
@@ -17,7 +17,6 @@ from jaxreg.augment._policies import POLICIES, SubPolicy
 from jaxreg.typing import Key
 
 
-@key_first
 def auto_augment(
   key: Key,
   batch: Mapping[str, Any],

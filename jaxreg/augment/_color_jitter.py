@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_range, key_first
+from jaxreg._checks import check_key, check_range
 from jaxreg.augment import _photometric
 from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._operations import check_pixels
 from jaxreg.typing import Key
 
 
-@key_first
 def color_jitter(
   key: Key,
   batch: Mapping[str, Any],

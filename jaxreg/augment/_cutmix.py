@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_option, key_first
+from jaxreg._checks import check_key, check_option
 from jaxreg._sharding import placed_like
 from jaxreg.augment._images import images, inside_box, with_images
 from jaxreg.augment._mixup import beta, mixed, shuffled, soft_labels
@@ -17,7 +17,6 @@ from jaxreg.augment._moved import masks_of
 from jaxreg.typing import Key
 
 
-@key_first
 def cutmix(
   key: Key,
   batch: Mapping[str, Any],

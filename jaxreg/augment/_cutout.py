@@ -10,14 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_option, check_range, key_first
+from jaxreg._checks import check_key, check_option, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg.augment._images import images, inside_box, with_images
 from jaxreg.augment._moved import masks_of, outside
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def cutout(
   key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: float = 0.0, channel_axis: int = -1
 ) -> dict[str, Any]:
@@ -51,7 +50,6 @@ def cutout(
   return _filled(batch, x, box, fill, channel_axis)
 
 
-@key_first
 def random_erasing(
   key: Key,
   batch: Mapping[str, Any],

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_option, key_first
+from jaxreg._checks import check_key, check_option
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._moved import moved
 from jaxreg.typing import Key
 
 
-@key_first
 def flip(
   key: Key, batch: Mapping[str, Any], *, rate: ArrayLike = 0.5, channel_axis: int = -1
 ) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_option, key_first
+from jaxreg._checks import check_key, check_option
 from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._operations import check_pixels
 from jaxreg.typing import Key
@@ -19,7 +19,6 @@ EIGENVALUES = (0.2175, 0.0188, 0.0045)
 EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
 
 
-@key_first
 def lighting(
   key: Key,
   batch: Mapping[str, Any],

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_floating, check_key, check_option
 from jaxreg._errors import ArgumentError
 from jaxreg.augment._mixup import beta, mixed, shuffled, soft_labels
 from jaxreg.typing import Array, Key
@@ -22,7 +22,6 @@ class Mixing(NamedTuple):
   shares: dict[str, Array]
 
 
-@key_first
 def manifold_mixup(
   key: Key,
   batch: Mapping[str, Any],

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batch, check_key, check_option, key_first, known_values
+from jaxreg._checks import check_batch, check_key, check_option, known_values
 from jaxreg._sharding import sharding_like
 from jaxreg.augment._images import narrowed
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def mixup(
   key: Key,
   batch: Mapping[str, Any],
@@ -58,7 +57,10 @@ def mixup(
   for_share, for_order = jax.random.split(check_key(key))
   share = beta(for_share, alpha, x.shape[0] if per_example else 1)
   other = jax.random.permutation(for_order, x.shape[0])
-  mix = lambda x: mixed(x, shuffled(x, other), share)
+
+  def mix(x):
+    return mixed(x, shuffled(x, other), share)
+
   return {**batch, "inputs": mix(x), "labels": mix(labels)}
 
 
@@ -69,15 +71,15 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
   to mix.
   """
   check_batch(batch, "inputs", "labels")
-  given = batch["labels"]
-  labels = jnp.asarray(given)
+  raw_labels = batch["labels"]
+  labels = jnp.asarray(raw_labels)
   if jnp.issubdtype(labels.dtype, jnp.floating):
     if labels.ndim < 1:
       raise ValueError("labels must be [batch, ...], got a scalar")
     return labels
   if num_classes is None:
     raise ValueError("num_classes must be given for integer labels, got None")
-  known = known_values(given)
+  known = known_values(raw_labels)
   if known is not None and known.size and not (known.min() >= 0 and known.max() < num_classes):
     raise ValueError(
       f"labels must lie in [0, {num_classes}), got {known.min()} to {known.max()}; "

@@ -30,7 +30,10 @@ def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: floa
     rows = (jnp.arange(sizes[0]) - middle[0])[:, None]
     columns = (jnp.arange(sizes[1]) - middle[1])[None, :]
     at = [matrix[i, 0] * rows + matrix[i, 1] * columns + (middle[i] + shift[i]) for i in range(2)]
-    sample = lambda channel: map_coordinates(channel, at, order=order, mode="constant", cval=fill)
+
+    def sample(channel):
+      return map_coordinates(channel, at, order=order, mode="constant", cval=fill)
+
     return jax.vmap(sample, in_axes=-1, out_axes=-1)(image)
 
   shifts = jnp.zeros(matrices.shape[:2]) if shifts is None else shifts
@@ -83,7 +86,7 @@ def masks_of(batch: Mapping[str, Any], sizes: tuple[int, ...]) -> Array:
 
 
 def outside(masks: Array) -> int:
-  """The value of a mask where there is no image: -1, no label, if its dtype can hold it, else 0."""
+  """Returns the value of a mask outside of the image: -1 (no label) if its dtype can hold it, else 0."""
   return -1 if jnp.issubdtype(masks.dtype, jnp.signedinteger) else 0
 
 

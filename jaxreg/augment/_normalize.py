@@ -8,12 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_option, key_first
+from jaxreg._checks import check_option
 from jaxreg.augment._images import images, with_images
 from jaxreg.typing import Key
 
 
-@key_first
 def normalize(
   key: Key | None, batch: Mapping[str, Any], *, mean: ArrayLike, std: ArrayLike, channel_axis: int = -1
 ) -> dict[str, Any]:

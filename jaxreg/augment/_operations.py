@@ -91,10 +91,13 @@ def composed(chosen: Array, level: Array, sizes: tuple[int, ...]) -> tuple[Array
 
 def _affine(which: Array, by: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
   """The map of one operation per image, on rows and columns; identity if it is not geometric."""
-  of = lambda name, amount: jnp.where(which == ALL.index(name), amount * by, 0)
-  still, shear_x, shear_y = 1 + jnp.zeros_like(by), of("shear_x", SHEAR), of("shear_y", SHEAR)
+
+  def strength(name, amount):
+    return jnp.where(which == ALL.index(name), amount * by, 0)
+
+  still, shear_x, shear_y = 1 + jnp.zeros_like(by), strength("shear_x", SHEAR), strength("shear_y", SHEAR)
   shear = jnp.stack([jnp.stack([still, shear_y], -1), jnp.stack([shear_x, still], -1)], -2)
   # At most one of the two is not the identity.
-  matrix = jnp.einsum("bij,bjk->bik", rotations(of("rotate", DEGREES)), shear)
-  rows, columns = of("translate_y", SHIFT * sizes[0]), of("translate_x", SHIFT * sizes[1])
+  matrix = jnp.einsum("bij,bjk->bik", rotations(strength("rotate", DEGREES)), shear)
+  rows, columns = strength("translate_y", SHIFT * sizes[0]), strength("translate_x", SHIFT * sizes[1])
   return matrix, jnp.stack([rows, columns], -1)

@@ -43,8 +43,11 @@ def equalize(x: Array, level: Array) -> Array:
   del level
   batch, height, width, channels = x.shape
   values = jnp.round(255 * jnp.moveaxis(x, -1, 1).reshape(batch, channels, -1)).astype(jnp.int32)
+
   # Each pixel's number of darker pixels, which is the cumulative histogram at its value.
-  rank = lambda v: jnp.searchsorted(jnp.sort(v), v)
+  def rank(v):
+    return jnp.searchsorted(jnp.sort(v), v)
+
   darker = partitioned(jax.vmap(jax.vmap(rank)), values)
   brightest = jnp.sum(values == values.max(-1, keepdims=True), axis=-1, keepdims=True)
   step = (height * width - brightest) // 255
@@ -90,7 +93,10 @@ def sharpness(x: Array, level: Array) -> Array:
   # The gradient of reduce_window needs a constant zero; a jnp zero is not constant under jit.
   blurred = jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
   rows, columns = (jnp.arange(size)[:, None] for size in (height, width))
-  inside = lambda i, size: (i > 0) & (i < size - 1)
+
+  def inside(i, size):
+    return (i > 0) & (i < size - 1)
+
   middle = inside(rows, height) & inside(columns, width).T
   return _enhanced(x, jnp.where(middle[None, :, :, None], (blurred + 4 * x) / 13, x), level)
 

@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_range, key_first
+from jaxreg._checks import check_count, check_key, check_range
 from jaxreg.augment._images import images, narrowed, with_images
 from jaxreg.augment._moved import moved
 from jaxreg.augment._operations import ALL, OPERATIONS, changed, check_operations, check_pixels, composed
 from jaxreg.typing import Key
 
 
-@key_first
 def rand_augment(
   key: Key,
   batch: Mapping[str, Any],

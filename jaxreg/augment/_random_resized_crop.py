@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg._checks import check_key, check_range, key_first
+from jaxreg._checks import check_key, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, narrowed, with_images
@@ -17,7 +17,6 @@ from jaxreg.augment._moved import moved
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def random_resized_crop(
   key: Key,
   batch: Mapping[str, Any],

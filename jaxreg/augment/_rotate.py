@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_range, key_first
+from jaxreg._checks import check_key, check_range
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._moved import moved, warped
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def rotate(
   key: Key,
   batch: Mapping[str, Any],

@@ -6,13 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg._checks import check_key, check_range, key_first
+from jaxreg._checks import check_key, check_range
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._moved import moved
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def translate(
   key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: float = 0.0, channel_axis: int = -1
 ) -> dict[str, Any]:
@@ -40,7 +39,6 @@ def translate(
   return with_images(batch, shifted, channel_axis)
 
 
-@key_first
 def pad_crop(
   key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: float = 0.0, channel_axis: int = -1
 ) -> dict[str, Any]:

@@ -7,14 +7,13 @@ from typing import Any
 
 import jax
 
-from jaxreg._checks import check_key, key_first
+from jaxreg._checks import check_key
 from jaxreg.augment._images import images
 from jaxreg.augment._operations import OPERATIONS
 from jaxreg.augment._rand_augment import rand_augment
 from jaxreg.typing import Key
 
 
-@key_first
 def trivial_augment(
   key: Key,
   batch: Mapping[str, Any],

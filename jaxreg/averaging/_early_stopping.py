@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, NamedTuple
 
 import jax
@@ -9,12 +10,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_count, check_range, check_wide
-from jaxreg.averaging._averaged_leaves import arrays
+from jaxreg.averaging._average import Average, arrays, kept_params
 from jaxreg.typing import Array, Params
 
 
 class EarlyStoppingState(NamedTuple):
-  """What `early_stopping_update` returns."""
+  """The state of `early_stopping`."""
 
   params: Params
   best_metric: Array
@@ -24,57 +25,36 @@ class EarlyStoppingState(NamedTuple):
   should_stop: Array
 
 
-def early_stopping_init(params: Params) -> EarlyStoppingState:
-  """Returns the state before the first evaluation: a copy of the parameters, and no metric.
-
-  Example:
-    >>> early_stopping_init(jnp.ones(1)).params
-    Array([1.], dtype=float32)
-  """
-  zero = jnp.zeros((), jnp.int32)
-  # An explicit dtype, so that the first update does not change it, as scan requires.
-  none = jnp.asarray(jnp.nan, jnp.result_type(float))
-  return EarlyStoppingState(
-    jax.tree.map(jnp.copy, arrays(params)), none, zero - 1, zero, zero, jnp.zeros((), bool)
-  )
-
-
-def early_stopping_update(
-  state: EarlyStoppingState,
-  params: Params,
-  metric: ArrayLike,
-  *,
-  patience: int,
-  min_delta: ArrayLike = 0.0,
-  mode: Literal["min", "max"] = "min",
-) -> EarlyStoppingState:
-  r"""Keeps the best parameters, and stops after `patience` evaluations in a row without improvement.
+def early_stopping(
+  *, patience: int, min_delta: ArrayLike = 0.0, mode: Literal["min", "max"] = "min"
+) -> Average:
+  r"""Builds early stopping: the best parameters, and after how many evaluations to stop.
 
   .. math:: \text{improved} \iff m_t < m_{\text{best}} - \delta \quad
     (\text{with mode "max": } m_t > m_{\text{best}} + \delta)
 
-  A tie is no improvement, and neither is NaN, first or later. Use `state.params` afterwards: the lecture's
-  "latest model" is its latest stored copy, not the last iterate. A stopped state no longer changes, so
-  replicas may stop at different times.
+  Neither a tie nor NaN counts as an improvement. Use the state's parameters afterwards: the
+  lecture's "latest model" is its latest stored copy, not the last iterate. A stopped state no longer changes,
+  so replicas may stop at different times.
 
   Args:
-    state: from `early_stopping_init` or the preceding update.
-    params: the parameters that were evaluated.
-    metric: `m`, their scalar on the validation set, floating.
     patience: `P`; `should_stop` is set at exactly the `P`-th evaluation in a row without improvement.
     min_delta: at least 0; an improvement must exceed it.
     mode: whether a smaller or a larger metric is better.
 
   Returns:
-    The new state: `params`, the parameters at the best evaluation, or the initial ones before any;
-    `best_metric` and `best_step`, its metric and number from 0, or NaN and -1; `num_evaluations`, and of
-    these `num_worse` since the best one; `should_stop`, whether the patience has run out.
+    `init`, `update` and `params`, as `jaxreg.averaging` explains. `update` is `(state, params, metric) ->
+    state`, with the parameters that were evaluated and their scalar `m` on the validation set, floating. A
+    state has `params`, the parameters at the best evaluation, or the initial ones before any; `best_metric`
+    and `best_step`, its metric and number from 0, or NaN and -1; `num_evaluations`, and `num_worse`, the
+    number since the best one; `should_stop`, whether the patience has run out.
 
   Example:
-    >>> state = early_stopping_init(jnp.zeros(1))
+    >>> stopping = early_stopping(patience=2)
+    >>> state = stopping.init(jnp.zeros(1))
     >>> for epoch, error in enumerate([0.5, 0.3, 0.4, 0.3]):
-    ...   state = early_stopping_update(state, jnp.array([1.0 * epoch]), error, patience=2)
-    >>> state.params, state.best_step, state.should_stop
+    ...   state = stopping.update(state, jnp.array([1.0 * epoch]), error)
+    >>> stopping.params(state), state.best_step, state.should_stop
     (Array([1.], dtype=float32), Array(1, dtype=int32), Array(True, dtype=bool))
 
   References:
@@ -83,9 +63,31 @@ def early_stopping_update(
   check_count(patience, "patience")
   check_range(min_delta, "min_delta", low=0)
   check_choice(mode, "mode", ("min", "max"))
-  given, kept = jax.tree.structure(params), jax.tree.structure(state.params)
-  if given != kept:
-    raise ValueError(f"params must have the structure given to init, {kept}, got {given}")
+  update = functools.partial(_update, patience=patience, min_delta=min_delta, mode=mode)
+  return Average(_init, update, kept_params)
+
+
+def _init(params: Params) -> EarlyStoppingState:
+  zero = jnp.zeros((), jnp.int32)
+  # An explicit dtype, so that the first update does not change it, as scan requires.
+  none = jnp.asarray(jnp.nan, jnp.result_type(float))
+  return EarlyStoppingState(
+    jax.tree.map(jnp.copy, arrays(params)), none, zero - 1, zero, zero, jnp.zeros((), bool)
+  )
+
+
+def _update(
+  state: EarlyStoppingState,
+  params: Params,
+  metric: ArrayLike,
+  *,
+  patience: int,
+  min_delta: ArrayLike,
+  mode: Literal["min", "max"],
+) -> EarlyStoppingState:
+  structure, stored = jax.tree.structure(params), jax.tree.structure(state.params)
+  if structure != stored:
+    raise ValueError(f"params must have the structure given to init, {stored}, got {structure}")
   sign = 1 if mode == "min" else -1
   metric = check_wide(metric, "metric", shape=()).astype(state.best_metric.dtype)
   best = jnp.where(state.best_step < 0, jnp.inf, sign * state.best_metric)

@@ -6,48 +6,45 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_range, check_wide
-from jaxreg.averaging._averaged_leaves import Mean, is_averaged, start, wide
+from jaxreg.averaging._average import Average, Mean, is_averaged, kept_params, start, wide
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
 
 
-def swa_init(params: Params) -> Mean:
-  """Returns a copy of `params` in float32 or wider with weight 0: the first update replaces it.
-
-  Example:
-    >>> swa_init(jnp.ones(2, jnp.bfloat16))
-    Mean(params=Array([1., 1.], dtype=float32), count=Array(0, dtype=int32))
-  """
-  return start(params)
-
-
-def swa_update(state: Mean, params: Params) -> Mean:
-  r"""Adds one iterate to the mean, for instance at the end of an epoch or of a learning rate cycle.
+def swa() -> Average:
+  r"""Builds the mean of the iterates: update it, for instance, at the end of an epoch.
 
   .. math:: \bar\theta \leftarrow \bar\theta + \frac{\theta - \bar\theta}{n + 1}
 
-  The averaged network needs its own BatchNorm statistics: `batch_norm_statistics`. `ema_update` is the
+  The averaged network needs its own BatchNorm statistics: `batch_norm_statistics`. `ema` is the
   exponential average, which forgets old iterates.
 
-  Args:
-    state: from `swa_init` or the preceding update.
-    params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
+  Returns:
+    `init`, `update` and `params`, as `jaxreg.averaging` explains. `init` copies the parameters, in float32 or
+    wider, with weight 0: the first update replaces the copy. Leaves that are not floating, such as counters,
+    are the newest ones.
 
   Example:
-    >>> state = swa_init(jnp.zeros(2))
+    >>> average = swa()
+    >>> state = average.init(jnp.zeros(2))
     >>> for params in (jnp.array([1.0, 2.0]), jnp.array([3.0, 6.0])):
-    ...   state = swa_update(state, params)
-    >>> state.params
+    ...   state = average.update(state, params)
+    >>> average.params(state)
     Array([2., 4.], dtype=float32)
 
   References:
     Izmailov et al., `Averaging Weights Leads to Wider Optima and Better Generalization`, 2018, algorithm 1.
   """
+  return Average(start, update_mean, kept_params)
+
+
+def update_mean(state: Mean, params: Params) -> Mean:
+  """Adds one iterate to the mean."""
   count = state.count + 1
 
   def step(mean: Array, leaf: Array) -> Array:
     if not is_averaged(leaf):
       return leaf
-    # The copy from `swa_init` is no iterate.
+    # The copy at the start does not count as an iterate.
     return jnp.where(state.count > 0, mean + (leaf - mean) / count, leaf)
 
   return Mean(jax.tree.map(step, state.params, wide(params)), count)
@@ -73,7 +70,7 @@ def batch_norm_statistics(
   Args:
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`; called with `train=True`.
       For speed give it compiled, `jax.jit(apply_fn, static_argnames="train")`.
-    params: for instance the mean of `swa_update`.
+    params: for instance the mean that `swa` gives.
     model_state: all leaves must be running averages; bind other state in `apply_fn`.
     batches: inputs, batch by batch. All batches count equally, so they should have one size.
     momentum: `mu` in [0, 1), the share of its averages that the model's BatchNorm keeps in one step: Linen's
@@ -100,12 +97,12 @@ def batch_norm_statistics(
   jax.tree.map(lambda leaf: check_wide(leaf, "model_state"), model_state)
   # Starting from 0 there is nothing to subtract, so nothing is lost to rounding.
   zeros = jax.tree.map(jnp.zeros_like, model_state)
-  state = swa_init(model_state)
+  state = start(model_state)
   number = 0
   for number, x in enumerate(batches, 1):
     noise = None if key is None else jax.random.fold_in(key, number)
     _, moved = apply_fn(params, zeros, x, key=noise, train=True)
-    state = swa_update(state, jax.tree.map(lambda leaf: leaf / (1 - momentum), moved))
+    state = update_mean(state, jax.tree.map(lambda leaf: leaf / (1 - momentum), moved))
   if not number:
     raise ValueError("batches must hold at least one batch, got none")
   return jax.tree.map(lambda mean, old: mean.astype(old.dtype), state.params, model_state)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
+from jaxreg._checks import check_count, check_key, check_option, check_range
 from jaxreg._sharding import placed_like
-from jaxreg.averaging._averaged_leaves import Mean, is_averaged, wide
-from jaxreg.averaging._swa import swa_update
+from jaxreg.averaging._average import Mean, is_averaged, kept_params, start, wide
+from jaxreg.averaging._swa import update_mean
 from jaxreg.typing import Array, Key, Params
 
 
@@ -28,59 +30,79 @@ class SWAGState(NamedTuple):
   count: Array
 
 
-def swag_init(params: Params, *, rank: int = 20) -> SWAGState:
-  """Returns a state without iterates.
+class SWAG(NamedTuple):
+  """Pure functions, as of an average, and `sample`, `(key, state) -> params`."""
 
-  Args:
-    params: any pytree of arrays.
-    rank: how many iterates, at least 2, the covariance keeps beside its diagonal; the state has `rank + 2`
-      copies.
-
-  Example:
-    >>> swag_init(jnp.ones(3), rank=4).deviations.shape
-    (4, 3)
-  """
-  check_count(rank, "rank")
-  check_range(rank, "rank", low=2)
-  start = jax.tree.map(jnp.copy, wide(params))
-  zeros = lambda *first: jax.tree.map(
-    lambda leaf: (
-      placed_like(jnp.zeros((*first, *leaf.shape), leaf.dtype), leaf) if is_averaged(leaf) else None
-    ),
-    start,
-  )
-  return SWAGState(start, zeros(), zeros(rank), jnp.zeros((), jnp.int32))
+  init: Callable[[Params], SWAGState]
+  update: Callable[[SWAGState, Params], SWAGState]
+  params: Callable[[SWAGState], Params]
+  sample: Callable[[Key, SWAGState], Params]
 
 
-def swag_update(state: SWAGState, params: Params) -> SWAGState:
-  r"""Adds one iterate, for instance at the end of an epoch.
+def swag(*, rank: int = 20, scale: ArrayLike = 1.0) -> SWAG:
+  r"""Builds the Gaussian of the iterates: update it, for instance, at the end of an epoch.
 
   .. math:: \bar\theta_n = \bar\theta_{n-1} + \frac{\theta_n - \bar\theta_{n-1}}n, \quad
     S_n = S_{n-1} + (\theta_n - \bar\theta_{n-1}) (\theta_n - \bar\theta_n), \quad
     D_{n \bmod K} = \theta_n - \bar\theta_n
 
-  The mean is `swa_update`. `S / n` is the source's :math:`\overline{\theta^2} - \bar\theta^2`, without its
-  loss of digits.
+  .. math:: \theta = \bar\theta + \sqrt{\frac s2}\, \Bigl(\sqrt{S / n} \odot z_1
+    + \frac1{\sqrt{K - 1}} D^\top z_2\Bigr), \qquad z_1, z_2 \sim \mathcal N(0, I)
+
+  The mean is that of `swa`. `S / n` is the source's :math:`\overline{\theta^2} - \bar\theta^2`, without its
+  loss of digits. `ensembles.arithmetic` averages the predictions of several samples. Each sample needs
+  BatchNorm statistics of its own, by `batch_norm_statistics`.
 
   Args:
-    state: from `swag_init` or the preceding update.
-    params: the new iterate. Leaves that are not floating replace the old ones.
+    rank: `K`, how many iterates, at least 2, give the covariance in addition to its diagonal; the state has
+      `rank + 2` copies.
+    scale: `s`, the factor of the covariance, at least 0; 1 in the source.
+
+  Returns:
+    `init`, `update` and `params`, as `jaxreg.averaging` explains, and `sample`, `(key, state) -> params`.
+    A sample of a state with fewer than two iterates is their mean. Leaves that are not floating are the
+    newest ones.
 
   Example:
-    >>> state = swag_init(jnp.zeros(1), rank=2)
+    >>> average = swag(rank=2, scale=0.0)
+    >>> state = average.init(jnp.zeros(1))
     >>> for params in (jnp.array([1.0]), jnp.array([3.0])):
-    ...   state = swag_update(state, params)
-    >>> state.params, state.squares
-    (Array([2.], dtype=float32), Array([2.], dtype=float32))
+    ...   state = average.update(state, params)
+    >>> average.params(state), state.squares, average.sample(jax.random.key(0), state)
+    (Array([2.], dtype=float32), Array([2.], dtype=float32), Array([2.], dtype=float32))
 
   References:
-    Maddox et al., `A Simple Baseline for Bayesian Uncertainty in Deep Learning`, 2019, algorithm 1.
+    Maddox et al., `A Simple Baseline for Bayesian Uncertainty in Deep Learning`, 2019, algorithm 1 and Eq. 1.
   """
+  check_count(rank, "rank")
+  check_range(rank, "rank", low=2)
+  check_option(scale, "scale", (), low=0)
+  return SWAG(
+    functools.partial(_init, rank=rank), _update, kept_params, functools.partial(_sample, scale=scale)
+  )
+
+
+def _init(params: Params, *, rank: int) -> SWAGState:
+  mean, count = start(params)
+  return SWAGState(mean, _zeros(mean), _zeros(mean, rank), count)
+
+
+def _zeros(params: Params, *first: int) -> Params:
+  """Returns zeros `[*first, ...]` for each averaged leaf, and None for the others."""
+
+  def zeros(leaf: Array) -> Array | None:
+    if not is_averaged(leaf):
+      return None
+    return placed_like(jnp.zeros((*first, *leaf.shape), leaf.dtype), leaf)
+
+  return jax.tree.map(zeros, params)
+
+
+def _update(state: SWAGState, params: Params) -> SWAGState:
   new = wide(params)
-  mean, count = swa_update(Mean(state.params, state.count), new)
-  # The copy from `swag_init` is no iterate.
+  mean, count = update_mean(Mean(state.params, state.count), new)
+  # The copy at the start does not count as an iterate.
   old = jax.tree.map(lambda old, mean: jnp.where(state.count > 0, old, mean), state.params, mean)
-  none = lambda leaf: leaf is None
 
   def squares(total: Array | None, leaf: Array, old: Array, mean: Array) -> Array | None:
     return None if total is None else total + (leaf - old) * (leaf - mean)
@@ -90,45 +112,18 @@ def swag_update(state: SWAGState, params: Params) -> SWAGState:
 
   return SWAGState(
     mean,
-    jax.tree.map(squares, state.squares, new, old, mean, is_leaf=none),
-    jax.tree.map(deviations, state.deviations, new, mean, is_leaf=none),
+    jax.tree.map(squares, state.squares, new, old, mean, is_leaf=_is_none),
+    jax.tree.map(deviations, state.deviations, new, mean, is_leaf=_is_none),
     count,
   )
 
 
-@key_first
-def swag_sample(key: Key, state: SWAGState, *, scale: ArrayLike = 1.0) -> Params:
-  r"""Draws parameters from the Gaussian of the iterates.
-
-  .. math:: \theta = \bar\theta + \sqrt{\frac s2}\, \Bigl(\sqrt{S / n} \odot z_1
-    + \frac1{\sqrt{K - 1}} D^\top z_2\Bigr), \qquad z_1, z_2 \sim \mathcal N(0, I)
-
-  `K` is the number of deviations in the state, at most its rank. `ensembles.arithmetic` averages the
-  predictions of several draws. Each draw needs BatchNorm statistics of its own, by `batch_norm_statistics`.
-
-  Args:
-    key: one draw of `z_1` and one of `z_2`.
-    state: with at least two iterates; with fewer, the draw is their mean.
-    scale: `s`, the factor of the covariance, at least 0; 1 in the source.
-
-  Returns:
-    Parameters like `state.params`.
-
-  Example:
-    >>> state = swag_init(jnp.zeros(1), rank=2)
-    >>> for params in (jnp.array([1.0]), jnp.array([3.0])):
-    ...   state = swag_update(state, params)
-    >>> swag_sample(jax.random.key(0), state, scale=0.0)
-    Array([2.], dtype=float32)
-
-  References:
-    Maddox et al., `A Simple Baseline for Bayesian Uncertainty in Deep Learning`, 2019, Eq. 1.
-  """
-  check_option(scale, "scale", (), low=0)
+def _sample(key: Key, state: SWAGState, *, scale: ArrayLike) -> Params:
   for_diagonal, for_rest = jax.random.split(check_key(key))
   leaves, tree = jax.tree.flatten(state.params)
-  none = lambda leaf: leaf is None
-  squares, deviations = (jax.tree.leaves(part, is_leaf=none) for part in (state.squares, state.deviations))
+  squares, deviations = (
+    jax.tree.leaves(part, is_leaf=_is_none) for part in (state.squares, state.deviations)
+  )
   rank = next((len(kept) for kept in deviations if kept is not None), 2)
   number = jnp.minimum(state.count, rank)
   rest = jax.random.normal(for_rest, (rank,))
@@ -145,3 +140,7 @@ def swag_sample(key: Key, state: SWAGState, *, scale: ArrayLike = 1.0) -> Params
     )
     drawn.append(leaf + jnp.sqrt(jnp.asarray(scale, leaf.dtype) / 2) * noise)
   return tree.unflatten(drawn)
+
+
+def _is_none(leaf: Array | None) -> bool:
+  return leaf is None

@@ -17,12 +17,11 @@ from jaxreg._checks import (
   check_log_probs,
   check_range,
   check_wide,
-  key_first,
   known_values,
 )
 from jaxreg._sharding import entries, gathered, partitioned, sharding_like
 from jaxreg._where import check_where, only_where, zero_elsewhere
-from jaxreg.calibration._weights import ceil_of, of_number, others_log_probs
+from jaxreg.calibration._weights import at_number, ceil_of, others_log_probs
 from jaxreg.typing import Array, Key
 
 # Above this log-probability, the other classes tell how far a probability is from 1.
@@ -61,7 +60,6 @@ def conformal_scores(log_probs: ArrayLike, *, where: ArrayLike | None = None) ->
   return jnp.where(certain, -jnp.log1p(-jnp.where(certain, others, 0)), jax.nn.relu(-log_probs))
 
 
-@key_first
 @only_where()
 def aps_scores(key: Key | None, log_probs: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the scores of adaptive prediction sets, for `conformal_threshold`.
@@ -152,10 +150,12 @@ def conformal_threshold(
   if labels is None:
     picked, outside = scores, jnp.zeros((), bool)
   else:
-    given: Any = labels
-    if counts is not None and np.shape(given) == shape:
-      given = zero_elsewhere(counts, given if isinstance(given, np.ndarray) else jnp.asarray(given))
-    labels = check_labels(given, scores, "scores")
+    raw_labels: Any = labels
+    if counts is not None and np.shape(raw_labels) == shape:
+      raw_labels = zero_elsewhere(
+        counts, raw_labels if isinstance(raw_labels, np.ndarray) else jnp.asarray(raw_labels)
+      )
+    labels = check_labels(raw_labels, scores, "scores")
     outside = (labels < 0) | (labels >= scores.shape[-1])
     picked = entries(scores, jnp.where(outside, 0, labels))[..., 0]
   if counts is not None:
@@ -245,16 +245,18 @@ def conformal_risk_threshold(
     raise ValueError("scores must be [..., labels], got a scalar")
   check_range(alpha, "alpha", low=0)
   check_range(bound, "bound", low=0, open_low=True, open_high=True)
-  given: Any = costs
+  raw_costs: Any = costs
   steps: tuple[Array, ...] = scores, check_wide(costs, "costs", shape=scores.shape).astype(scores.dtype)
   shape, most = scores.shape[:-1], 1.01 * bound  # a bfloat16 rounds by 0.2 per cent
   number: Any = math.prod(shape)
   if where is not None:
     counts = check_where(where, shape)
     steps = tuple(zero_elsewhere(counts, x) for x in steps)
-    given = zero_elsewhere(counts, given if isinstance(given, np.ndarray) else jnp.asarray(given))
+    raw_costs = zero_elsewhere(
+      counts, raw_costs if isinstance(raw_costs, np.ndarray) else jnp.asarray(raw_costs)
+    )
     number = jnp.asarray(counts).sum()
-  known = known_values(given)
+  known = known_values(raw_costs)
   if known is not None and known.size:
     check_range(known, "costs", low=0)
     check_range(known.sum(axis=-1), "the sums of costs", high=most)
@@ -264,7 +266,7 @@ def conformal_risk_threshold(
   # At the threshold only larger scores cost; at any smaller threshold, its own do, too, and exceed the limit.
   lost = jnp.cumsum(heights.ravel()[order])
   level, largest = Fraction(str(alpha)), Fraction(str(bound))
-  limit = of_number(lambda n: float(level * (n + 1) - largest), number, math.prod(shape))
+  limit = at_number(lambda n: float(level * (n + 1) - largest), number, math.prod(shape))
   ends = jnp.full(1, jnp.inf, scores.dtype)
-  found = jnp.concatenate([places.ravel()[order], -ends])[(lost <= limit).sum()]
-  return jnp.where(broken, jnp.nan, jnp.where(limit < 0, jnp.inf, found))
+  threshold = jnp.concatenate([places.ravel()[order], -ends])[(lost <= limit).sum()]
+  return jnp.where(broken, jnp.nan, jnp.where(limit < 0, jnp.inf, threshold))

@@ -63,7 +63,10 @@ def ece_bins(
   confidence = jnp.exp(log_probs.max(axis=-1))
   correct = log_probs.argmax(axis=-1) == labels
   index = _bin_index(confidence, num_bins).ravel()
-  add_up = lambda x: segment_sums(x.ravel(), index, num_bins)
+
+  def add_up(x):
+    return segment_sums(x.ravel(), index, num_bins)
+
   return Bins(add_up(weights * confidence), add_up(weights * correct), add_up(counts))
 
 
@@ -154,8 +157,11 @@ def classwise_bins(
   target = jax.nn.one_hot(labels.ravel(), num_classes, dtype=probs.dtype)
   index = _bin_index(probs, num_bins)
   weights, counts = weights.reshape(-1, 1), counts.reshape(-1, 1)
-  of_classes = jax.vmap(lambda x, i: segment_sums(x, i, num_bins), in_axes=1)
-  add_up = lambda x: partitioned(of_classes, x, index, kept=slice(0))
+  sum_classes = jax.vmap(lambda x, i: segment_sums(x, i, num_bins), in_axes=1)
+
+  def add_up(x):
+    return partitioned(sum_classes, x, index, kept=slice(0))
+
   return Bins(add_up(weights * probs), add_up(weights * target), add_up(counts * jnp.ones_like(probs)))
 
 
@@ -191,7 +197,10 @@ def adaptive_bins(
   """
   check_count(num_bins, "num_bins")
   examples = predictions(log_probs, labels, weights, where)
-  flat = lambda x: gathered(x).ravel()
+
+  def flat(x):
+    return gathered(x).ravel()
+
   confidence = flat(jnp.exp(examples.log_probs.max(axis=-1)))
   correct = flat(examples.log_probs.argmax(axis=-1) == examples.labels)
   order = jnp.argsort(confidence)
@@ -203,7 +212,10 @@ def adaptive_bins(
     # In this order whole numbers stay exact, so an example lies on an edge exactly or not at all.
     middle = num_bins * (reached - counts / 2) / jnp.where(reached[-1:] > 0, reached[-1:], 1)
     index = jnp.clip(middle.astype(jnp.int32), 0, num_bins - 1)
-  add_up = lambda x: segment_sums(x, index, num_bins)
+
+  def add_up(x):
+    return segment_sums(x, index, num_bins)
+
   values = flat(examples.weights)[order]
   return Bins(add_up(values * confidence[order]), add_up(values * correct[order]), add_up(counts))
 

@@ -1,4 +1,4 @@
-"""Intervals and quantiles of real targets: how often they hold the target, and how to make them do so."""
+"""Intervals of real targets: how often they hold the target, and the scores that calibrate them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
-from jaxreg._where import only_where
 from jaxreg.calibration._conformal import conformal_threshold
 from jaxreg.calibration._weights import counted_weights
 from jaxreg.typing import Array
@@ -62,43 +61,6 @@ def interval_coverage(
   return Coverage(held.sum(), jnp.where(broken, jnp.nan, counts * (high - low)).sum(), counts.sum())
 
 
-def quantile_coverage(
-  outputs: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None, where: ArrayLike | None = None
-) -> tuple[Array, Array]:
-  r"""Computes how many targets lie at or below each predicted quantile, as `(sums, count)`; they merge.
-
-  .. math:: \sum_i w_i 1[y_i \le f_{il}], \quad \sum_i w_i
-
-  The quantiles are calibrated if `sums / count` are their levels.
-
-  Args:
-    outputs: `f`, `[..., levels]`, floating: the predicted quantiles.
-    targets: `y`, `[...]`, floating.
-    weights, where: as in `interval_coverage`.
-
-  Returns:
-    `[levels]` and a scalar, float32 or wider; NaN where a quantile or a target is.
-
-  Example:
-    >>> quantile_coverage(jnp.array([[0.0, 2.0], [0.0, 2.0]]), jnp.array([1.0, 3.0]))
-    (Array([0., 1.], dtype=float32), Array(2., dtype=float32))
-
-  References:
-    Kuleshov, Fenner and Ermon, `Accurate Uncertainties for Deep Learning Using Calibrated Regression`, 2018.
-  """
-  outputs = check_wide(outputs, "outputs")
-  if outputs.ndim == 0:
-    raise ValueError("outputs must be [..., levels], got a scalar")
-  targets = check_wide(targets, "targets", shape=outputs.shape[:-1])
-  counts = _counts(weights, where, targets)
-  levels = outputs.reshape(-1, outputs.shape[-1])
-  targets, counts = targets.reshape(-1, 1), counts.reshape(-1, 1)
-  broken = (counts != 0) & (jnp.isnan(levels) | jnp.isnan(targets))
-  below = jnp.where((counts != 0) & (targets <= levels), counts, 0)
-  return jnp.where(broken, jnp.nan, below).sum(axis=0), counts.sum()
-
-
-@only_where(end=None)
 def interval_scores(
   low: ArrayLike, high: ArrayLike, targets: ArrayLike, *, where: ArrayLike | None = None
 ) -> Array:
@@ -171,8 +133,8 @@ def conformal_intervals(
 
 
 def _counts(weights: ArrayLike | None, where: ArrayLike | None, targets: Array) -> Array:
-  given = counted_weights(weights, where, targets.shape)
-  counts = jnp.ones_like(targets) if given is None else jnp.asarray(given, targets.dtype)
+  counted = counted_weights(weights, where, targets.shape)
+  counts = jnp.ones_like(targets) if counted is None else jnp.asarray(counted, targets.dtype)
   if counts.shape != targets.shape:
     raise ValueError(f"weights must have the shape of targets, {targets.shape}, got {counts.shape}")
   return counts

@@ -71,7 +71,7 @@ def merge(total: Any, new: Any) -> Any:
 
   Args:
     total: what this function returned for the earlier batches, or None before the first.
-    new: the sums of a batch: any tree of arrays, as from `nll`, `ece_bins` or `ensembles.laplace_curvature`.
+    new: the sums of a batch: any tree of arrays, as from `nll` or `ece_bins`.
 
   Returns:
     The same tree of float64 NumPy arrays. Functions of sums, such as `ece`, take it.

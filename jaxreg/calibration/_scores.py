@@ -1,4 +1,4 @@
-"""Scores of single examples, and how well they tell which are from elsewhere and which answers are wrong.
+"""Scores of single examples, and how well they detect out-of-distribution examples and wrong answers.
 
 All scores are larger for less usual examples. The entropy of a prediction, `losses.entropy`, is another.
 """
@@ -22,7 +22,7 @@ from jaxreg.typing import Array
 
 @only_where()
 def least_confidence(log_probs: ArrayLike, *, where: ArrayLike | None = None) -> Array:
-  r"""Computes 1 minus the largest probability: the usual score of examples from elsewhere.
+  r"""Computes 1 minus the largest probability: the usual score of out-of-distribution examples.
 
   .. math:: s(x) = 1 - \max_k p_k(x)
 
@@ -80,7 +80,7 @@ def auroc(
   where: ArrayLike | None = None,
   other_where: ArrayLike | None = None,
 ) -> Array:
-  r"""Computes the probability that an example from elsewhere has a larger score than a usual one.
+  r"""Computes the probability that an out-of-distribution example has a larger score than a usual one.
 
   .. math:: \Pr(s' > s) + \tfrac12 \Pr(s' = s)
 
@@ -90,14 +90,14 @@ def auroc(
 
   Args:
     scores: of usual examples, any shape, floating.
-    other_scores: of examples from elsewhere, any shape, floating.
+    other_scores: scores of out-of-distribution examples, any shape, floating.
     where, other_where: bool, of the shapes of the scores: which of them count.
 
   Returns:
     A scalar in [0, 1], float32 or wider; NaN if a score is NaN.
 
   Raises:
-    ValueError: if there are no scores of one kind.
+    ValueError: if one kind has no scores.
 
   Example:
     >>> auroc(jnp.array([0.1, 0.2, 0.3]), jnp.array([0.3, 0.4]))  # 5.5 of 6 pairs
@@ -123,7 +123,7 @@ def fpr_at_tpr(
   where: ArrayLike | None = None,
   other_where: ArrayLike | None = None,
 ) -> Array:
-  r"""Computes the share of examples from elsewhere that pass, where a given share of usual examples passes.
+  r"""Computes the fraction of out-of-distribution examples that pass at a fixed pass rate of usual examples.
 
   .. math:: \Pr(s' \le t), \qquad t = s_{(\lceil r n \rceil)} \text{ of the usual scores, at the rate } r
 

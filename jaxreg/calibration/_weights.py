@@ -23,7 +23,7 @@ class Examples(NamedTuple):
   log_probs: Array  # `[..., classes]`; equal probabilities for an example of weight 0
   labels: Array  # `[...]`, in range; may be 0 for an example that does not count or is broken
   weights: Array  # `[...]`, the factors in the sums; NaN for a broken example
-  counts: Array  # `[...]`, the weights as given
+  counts: Array  # `[...]`, the weights as raw_labels
 
 
 def predictions(
@@ -55,13 +55,13 @@ def weighted_examples(
   """
   log_probs = check_logits(log_probs, "log_probs")
   weights = counted_weights(weights, where, log_probs.shape[:-1])
-  given, labels = labels, check_labels(labels, log_probs, "log_probs", bounded=False)
+  raw_labels, labels = labels, check_labels(labels, log_probs, "log_probs", bounded=False)
   counts = (
     jnp.ones(labels.shape, log_probs.dtype) if weights is None else jnp.asarray(weights, log_probs.dtype)
   )
   if counts.shape != labels.shape:
     raise ValueError(f"weights must have the shape of labels, {labels.shape}, got {counts.shape}")
-  known, known_weights = known_values(given), 1 if weights is None else known_values(weights)
+  known, known_weights = known_values(raw_labels), 1 if weights is None else known_values(weights)
   if known is not None and known_weights is not None:
     check_labels(np.where(known_weights == 0, 0, known), log_probs, "log_probs")
   used = counts != 0
@@ -75,7 +75,7 @@ def weighted_examples(
 
 
 def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: tuple[int, ...]) -> Any:
-  """The weights, by default 1, and 0 where `where` is false; None if neither is given."""
+  """The weights, by default 1, and 0 where `where` is false; None if neither is raw_labels."""
   if where is None:
     return weights
   where = check_where(where, shape)
@@ -90,9 +90,9 @@ def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: t
 def ceil_of(share: Fraction, number: int | Array, most: int) -> Any:
   """Returns `ceil(share * number)` exactly; `number` may be traced and is at most `most`."""
   # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.
-  return of_number(lambda n: math.ceil(share * n), number, most)
+  return at_number(lambda n: math.ceil(share * n), number, most)
 
 
-def of_number(rule: Callable[[int], float], number: int | Array, most: int) -> Any:
+def at_number(rule: Callable[[int], float], number: int | Array, most: int) -> Any:
   """Returns `rule(number)`, computed on the host; `number` may be traced and is at most `most`."""
   return rule(number) if isinstance(number, int) else jnp.asarray([*map(rule, range(most + 1))])[number]

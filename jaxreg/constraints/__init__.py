@@ -8,21 +8,34 @@ Both keep the tree and the dtypes of `params`.
 stands for the default, `kernels_only`.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.constraints._lagrangian import dual_init as dual_init
-from jaxreg.constraints._lagrangian import dual_step as dual_step
-from jaxreg.constraints._lagrangian import lagrangian as lagrangian
-from jaxreg.constraints._norms import max_norm as max_norm
-from jaxreg.constraints._norms import min_max_norm as min_max_norm
-from jaxreg.constraints._norms import unit_norm as unit_norm
-from jaxreg.constraints._project import project as project
-from jaxreg.constraints._prox import prox_elastic_net as prox_elastic_net
-from jaxreg.constraints._prox import prox_group_lasso as prox_group_lasso
-from jaxreg.constraints._prox import prox_l0 as prox_l0
-from jaxreg.constraints._prox import prox_l1 as prox_l1
-from jaxreg.constraints._prox import prox_non_negative as prox_non_negative
-from jaxreg.constraints._prox import proximal as proximal
-from jaxreg.constraints._prox import soft_threshold as soft_threshold
-from jaxreg.constraints._proximal_gradient import proximal_gradient as proximal_gradient
+from jaxreg.constraints._lagrangian import dual_init, dual_step, lagrangian
+from jaxreg.constraints._norms import max_norm, min_max_norm, unit_norm
+from jaxreg.constraints._project import project
+from jaxreg.constraints._prox import (
+  prox_elastic_net,
+  prox_group_lasso,
+  prox_l0,
+  prox_l1,
+  prox_non_negative,
+  proximal,
+  soft_threshold,
+)
+from jaxreg.constraints._proximal_gradient import proximal_gradient
 
-suggest_names(globals())
+__all__ = [
+  "dual_init",
+  "dual_step",
+  "lagrangian",
+  "max_norm",
+  "min_max_norm",
+  "project",
+  "prox_elastic_net",
+  "prox_group_lasso",
+  "prox_l0",
+  "prox_l1",
+  "prox_non_negative",
+  "proximal",
+  "proximal_gradient",
+  "soft_threshold",
+  "unit_norm",
+]

@@ -64,7 +64,10 @@ def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -
     Array([[1., 0.],
            [0., 0.]], dtype=float32)
   """
-  unit = lambda name, w: unit_length(w, unit_axes(name, w, axis), otherwise=w)
+
+  def unit(name, w):
+    return unit_length(w, unit_axes(name, w, axis), otherwise=w)
+
   return map_selected(unit, params, mask)
 
 

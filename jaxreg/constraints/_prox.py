@@ -13,13 +13,11 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_function, check_option
 from jaxreg._errors import ArgumentTypeError
-from jaxreg._leaves import map_selected, unit_axes, wide
+from jaxreg._leaves import group_factor, map_selected, unit_axes, wide
+from jaxreg._proximal import Prox
 from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._group_lasso import group_factor
 from jaxreg.typing import Array, Mask, Params
-
-Prox = Callable[[Params, ArrayLike], Params]
 
 
 class ProximalState(NamedTuple):
@@ -97,7 +95,10 @@ def prox_elastic_net(
   """
   check_option(ratio, "ratio", (), low=0, high=1)
   at = _threshold(step, weight)
-  shrink = lambda _, w: soft_threshold(w, threshold=at * ratio) / (1 + at * (1 - ratio))
+
+  def shrink(_, w):
+    return soft_threshold(w, threshold=at * ratio) / (1 + at * (1 - ratio))
+
   return map_selected(shrink, params, mask)
 
 

@@ -11,8 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_function, check_range
-from jaxreg._sharding import partitioned
-from jaxreg.constraints._prox import Prox
+from jaxreg._proximal import Prox, backtracked, next_momentum
 from jaxreg.typing import Array, Params
 
 
@@ -84,36 +83,3 @@ def proximal_gradient(
   start = (params, params, jnp.ones((), dtype), jnp.asarray(step, dtype))
   (x, _, _, size), losses = jax.lax.scan(one, start, None, length=num_steps)
   return ProximalGradientResult(x, size, losses)
-
-
-def backtracked(
-  loss_fn: Callable[[Params], Array],
-  loss: Array,
-  gradient: Params,
-  y: Params,
-  prox: Prox,
-  size: Array,
-  shrink: float,
-) -> tuple[Params, Array]:
-  """Takes the proximal step from `y`; shrinks `size` until the quadratic model bounds the loss."""
-  tree = optax.tree
-  # Near the solution the two sides differ only by rounding errors of the loss.
-  slack = 8 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
-
-  def moved(size: Array) -> Params:
-    return prox(tree.add_scale(y, -size, gradient), size)
-
-  def too_long(size: Array) -> Array:
-    change = tree.sub(moved(size), y)
-    along = partitioned(tree.vdot, gradient, change, kept=slice(0))
-    bound = loss + along + tree.norm(change, squared=True) / (2 * size)
-    return (loss_fn(moved(size)) > bound + slack) & (size > jnp.finfo(loss.dtype).tiny / shrink)
-
-  size = jax.lax.while_loop(too_long, lambda size: size * shrink, size)
-  return moved(size), size
-
-
-def next_momentum(t: Array) -> tuple[Array, Array]:
-  """Returns `t_{k+1}` for `t = t_k`, and the momentum `(t_k - 1) / t_{k+1}`."""
-  after = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
-  return after, (t - 1) / after

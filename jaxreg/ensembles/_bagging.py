@@ -14,7 +14,7 @@ def bootstrap_indices(key: Key, *, num_examples: int, num_members: int) -> Array
   .. math:: i_{mj} \sim \mathrm{Uniform}\{0, \dots, n - 1\}
 
   A member sees each example with probability :math:`1 - (1 - 1/n)^n \to 1 - 1/e`; the unseen examples can
-  measure it. Train a member on each row by `ensemble_apply`; `arithmetic` is the mean prediction.
+  measure it. Train a member on each row by `jax.vmap`; `arithmetic` is the mean prediction.
 
   Args:
     key: one draw for all members.

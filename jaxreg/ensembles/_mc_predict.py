@@ -128,14 +128,16 @@ def _draws(
   if chunk_size is not None:
     check_count(chunk_size, "chunk_size")
 
-  def of_batch(key: Key) -> Array:
+  def predict_batch(key: Key) -> Array:
     return apply_fn(params, x, key=key)
 
-  def of_each(key: Key) -> Array:
-    single = lambda example: apply_fn(params, jax.tree.map(lambda a: a[None], example), key=key)[0]
+  def predict_each(key: Key) -> Array:
+    def single(example):
+      return apply_fn(params, jax.tree.map(lambda a: a[None], example), key=key)[0]
+
     return jax.vmap(single)(x)
 
   keys = jax.random.split(check_key(key), num_samples)
-  draw = of_batch if per_example else of_each
+  draw = predict_batch if per_example else predict_each
   outputs = jax.vmap(draw)(keys) if chunk_size is None else jax.lax.map(draw, keys, batch_size=chunk_size)
   return check_wide(outputs, "the outputs of apply_fn")

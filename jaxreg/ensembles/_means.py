@@ -57,8 +57,8 @@ def geometric(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arra
 
   A member that gives a class probability 0 vetoes it; the arithmetic mean still gives the class some
   probability. For softmax regressions whose inputs are dropped by all masks, with
-  `weights = mask_probs(...)`, it equals the single regression with the weights `p W`. The lecture's `2^d`-th
-  root equals it only for `p = 1/2`.
+  the masks' probabilities as `weights`, it equals the single regression with the weights `p W`. The
+  lecture's `2^d`-th root equals it only for `p = 1/2`.
 
   Args:
     log_probs: `[members, ..., classes]`, floating.

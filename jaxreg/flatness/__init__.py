@@ -13,45 +13,74 @@ These functions work on any pytree of parameters and any `loss_fn(params, batch,
 Stochastic traces need matfree: `pip install jaxreg[flatness]`.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.flatness._batches import chunked as chunked
-from jaxreg.flatness._covariance import hessian_variance_alignment as hessian_variance_alignment
-from jaxreg.flatness._covariance import noise_covariance as noise_covariance
-from jaxreg.flatness._covariance import principal_components as principal_components
-from jaxreg.flatness._covariance import projected_variance as projected_variance
-from jaxreg.flatness._curvature import Curvature as Curvature
-from jaxreg.flatness._eigen import damped_solve as damped_solve
-from jaxreg.flatness._eigen import spectral_density as spectral_density
-from jaxreg.flatness._eigen import top_eigenpairs as top_eigenpairs
-from jaxreg.flatness._jacobians import gauss_newton_diagonal as gauss_newton_diagonal
-from jaxreg.flatness._jacobians import gauss_newton_matrix as gauss_newton_matrix
-from jaxreg.flatness._layers import DenseBlock as DenseBlock
-from jaxreg.flatness._layers import DenseLayer as DenseLayer
-from jaxreg.flatness._layers import KroneckerBlock as KroneckerBlock
-from jaxreg.flatness._layers import kfac as kfac
-from jaxreg.flatness._layers import layerwise as layerwise
-from jaxreg.flatness._noise import per_example_noise_covariance as per_example_noise_covariance
-from jaxreg.flatness._noise import sample_gradients as sample_gradients
-from jaxreg.flatness._noise import sample_noise_by_parts as sample_noise_by_parts
-from jaxreg.flatness._noise import sample_trajectory as sample_trajectory
-from jaxreg.flatness._operators import fisher as fisher
-from jaxreg.flatness._operators import gauss_newton as gauss_newton
-from jaxreg.flatness._operators import hessian as hessian
-from jaxreg.flatness._operators import hvp as hvp
-from jaxreg.flatness._power_law import broken_power_law_fit as broken_power_law_fit
-from jaxreg.flatness._power_law import power_law_fit as power_law_fit
-from jaxreg.flatness._profiles import filter_normalized_direction as filter_normalized_direction
-from jaxreg.flatness._profiles import loss_profile as loss_profile
-from jaxreg.flatness._profiles import loss_surface as loss_surface
-from jaxreg.flatness._profiles import trajectory_plane as trajectory_plane
-from jaxreg.flatness._sharpness import interval_flatness as interval_flatness
-from jaxreg.flatness._sharpness import keskar_sharpness as keskar_sharpness
-from jaxreg.flatness._sharpness import sam_sharpness as sam_sharpness
-from jaxreg.flatness._stationary_points import hessian_index as hessian_index
-from jaxreg.flatness._stationary_points import landscape_constants as landscape_constants
-from jaxreg.flatness._stationary_points import pl_ratio as pl_ratio
-from jaxreg.flatness._subset import subset as subset
-from jaxreg.flatness._trace import operator_diagonal as operator_diagonal
-from jaxreg.flatness._trace import operator_trace as operator_trace
+from jaxreg.flatness._batches import chunked
+from jaxreg.flatness._covariance import (
+  hessian_variance_alignment,
+  noise_covariance,
+  principal_components,
+  projected_variance,
+)
+from jaxreg.flatness._curvature import Curvature
+from jaxreg.flatness._eigen import damped_solve, spectral_density, top_eigenpairs
+from jaxreg.flatness._jacobians import gauss_newton_diagonal, gauss_newton_matrix
+from jaxreg.flatness._layers import DenseBlock, DenseLayer, KroneckerBlock, kfac, layerwise
+from jaxreg.flatness._noise import (
+  per_example_noise_covariance,
+  sample_gradients,
+  sample_noise_by_parts,
+  sample_trajectory,
+)
+from jaxreg.flatness._operators import fisher, gauss_newton, hessian, hvp
+from jaxreg.flatness._power_law import broken_power_law_fit, power_law_fit
+from jaxreg.flatness._profiles import (
+  filter_normalized_direction,
+  loss_profile,
+  loss_surface,
+  trajectory_plane,
+)
+from jaxreg.flatness._sharpness import interval_flatness, keskar_sharpness, sam_sharpness
+from jaxreg.flatness._stationary_points import hessian_index, landscape_constants, pl_ratio
+from jaxreg.flatness._subset import subset
+from jaxreg.flatness._trace import operator_diagonal, operator_trace
 
-suggest_names(globals())
+__all__ = [
+  "Curvature",
+  "DenseBlock",
+  "DenseLayer",
+  "KroneckerBlock",
+  "broken_power_law_fit",
+  "chunked",
+  "damped_solve",
+  "filter_normalized_direction",
+  "fisher",
+  "gauss_newton",
+  "gauss_newton_diagonal",
+  "gauss_newton_matrix",
+  "hessian",
+  "hessian_index",
+  "hessian_variance_alignment",
+  "hvp",
+  "interval_flatness",
+  "keskar_sharpness",
+  "kfac",
+  "landscape_constants",
+  "layerwise",
+  "loss_profile",
+  "loss_surface",
+  "noise_covariance",
+  "operator_diagonal",
+  "operator_trace",
+  "per_example_noise_covariance",
+  "pl_ratio",
+  "power_law_fit",
+  "principal_components",
+  "projected_variance",
+  "sam_sharpness",
+  "sample_gradients",
+  "sample_noise_by_parts",
+  "sample_trajectory",
+  "spectral_density",
+  "subset",
+  "top_eigenpairs",
+  "trajectory_plane",
+]

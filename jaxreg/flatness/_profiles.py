@@ -12,14 +12,13 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg._checks import check_choice, check_key, check_wide, key_first
+from jaxreg._checks import check_choice, check_key, check_wide
 from jaxreg.flatness._common import analysis, scalar_loss, widened
 from jaxreg.flatness._covariance import principal_components
 from jaxreg.flatness._subset import no_tree, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
 
-@key_first
 def filter_normalized_direction(
   key: Key,
   params: Params,

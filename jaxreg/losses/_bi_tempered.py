@@ -10,8 +10,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._labels import is_target_of, label_entry
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_target_of, of_label
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
@@ -25,16 +25,16 @@ def bi_tempered(
   t2: float = 1.3,
   where: ArrayLike | None = None,
 ) -> Array:
-  r"""Computes the bi-tempered logistic loss, which no outlier and no wrong label near the boundary dominates.
+  r"""Computes the bi-tempered logistic loss, which limits the effect of outliers and wrong labels.
 
   .. math:: \ell = -\log_{t_1} p_t - \frac{1 - \sum_k p_k^{2 - t_1}}{2 - t_1}, \qquad
     p_k = \exp_{t_2}(o_k - \lambda), \quad \sum_k p_k = 1
 
   .. math:: \log_t x = \frac{x^{1 - t} - 1}{1 - t}, \qquad \exp_t x = [1 + (1 - t) x]_+^{1 / (1 - t)}
 
-  With `t1 < 1` the loss is at most `1 / (1 - t1)`. With `t2 > 1` the probabilities have the tails of a power.
-  Predict with `bi_tempered_log_probs`, whose largest entry is at the largest logit. Newton's method finds the
-  normaliser, which is differentiated implicitly.
+  With `t1 < 1` the loss is at most `1 / (1 - t1)`. With `t2 > 1` the probabilities have heavy tails.
+  Predict with `bi_tempered_log_probs`, whose largest entry belongs to the largest logit. Newton's method
+  finds the normaliser, which is differentiated implicitly.
 
   For soft labels the loss is the mean over the classes, weighted by the probabilities, as in the
   cross-entropy. The paper's divergence between labels and probabilities is smaller by a constant: the
@@ -68,7 +68,7 @@ def bi_tempered(
     fit = jnp.where(t1 == 1, -log_probs, _one_minus_exp(gap * log_probs) / gap)
   else:
     fit = -log_probs if t1 == 1 else _one_minus_exp(jnp.multiply(1 - t1, log_probs)) / (1 - t1)
-  return of_label(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
+  return label_entry(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
 
 
 def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
@@ -95,7 +95,7 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
   if t2 == 1:
     return softmax_log_probs(logits)
   # A shift changes nothing, and small logits keep the digits of the normaliser. The gradient of the largest
-  # logit is minus the sum of the others. Its own formula computes 1 - p from a p that was rounded to 1.
+  # logit is minus the sum of the others: the direct formula 1 - p loses its digits where p rounds to 1.
   is_top = is_target_of(logits.argmax(axis=-1), logits)
   top = jnp.where(is_top, logits, 0).sum(axis=-1, keepdims=True)
   logits = jnp.where(is_top, 0, logits - top)
@@ -103,13 +103,13 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
 
 
 def _one_minus_exp(x: Array) -> Array:
-  """`1 - exp(x)` for `x <= 0`; JAX's derivative of `expm1`, `expm1(x) + 1`, loses all digits far from 0."""
+  """Computes `1 - exp(x)` for `x <= 0`; the derivative of `expm1` loses all digits far from 0."""
   near = x > -1
   return jnp.where(near, -jnp.expm1(jnp.where(near, x, 0)), 1 - jnp.exp(x))
 
 
 def _log_probs(logits: Array, normaliser: Array, t: float) -> Array:
-  """The logarithm of `exp_t(logits - normaliser)`, computed without a power that over- or underflows."""
+  """Computes the logarithm of `exp_t(logits - normaliser)` without a power that over- or underflows."""
   return -jnp.log1p((t - 1) * (normaliser[..., None] - logits)) / (t - 1)
 
 

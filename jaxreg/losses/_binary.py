@@ -1,7 +1,7 @@
-"""Losses of labels that are each yes or no, one logit a label: binary and multi-label classification.
+"""Losses of yes-or-no labels, with one logit per label: binary and multi-label classification.
 
-Every loss is `y f(z) + (1 - y) g(z)`, so a soft label has the mean of the losses of both answers. If there is
-a loss of the same name for classes, it has the same value for the two logits 0 and z.
+Every loss is `y f(z) + (1 - y) g(z)`, so the loss of a soft label is the mean over both answers. A loss of
+the same name for classes has the same value for the two logits 0 and z.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ def binary_cross_entropy(
   .. math:: \ell = -y' \log \sigma(z) - (1 - y') \log \sigma(-z), \qquad y' = (1 - \epsilon) y + \epsilon / 2
 
   Args:
-    logits: `z`, `[...]`, floating: one for each label, as `[batch, labels]`. An infinite one counts as 1e30.
+    logits: `z`, `[...]`, floating, one per label, such as `[batch, labels]`. An infinite logit counts as
+      1e30.
     labels: `y`, `[...]`, 0 or 1, as integers, bools or floats, or a probability; a label outside [0, 1] gives
-      NaN, or is refused if it is known.
+      NaN, or an error where its value is known.
     smoothing: `eps`, a scalar or `[...]`, in [0, 1].
     where: `[...]`, bool: which labels count.
 
@@ -55,7 +56,7 @@ def binary_focal(
   alpha: ArrayLike | None = 0.25,
   where: ArrayLike | None = None,
 ) -> Array:
-  r"""Computes the focal loss of each label, which scales the cross-entropy down as the model grows sure.
+  r"""Computes the focal loss of each label: the cross-entropy, scaled down as the model becomes confident.
 
   .. math:: \ell = -\alpha\, y\, \sigma(-z)^\gamma \log \sigma(z)
     - (1 - \alpha) (1 - y)\, \sigma(z)^\gamma \log \sigma(-z)
@@ -96,7 +97,7 @@ def asymmetric(
   margin: ArrayLike = 0.05,
   where: ArrayLike | None = None,
 ) -> Array:
-  r"""Computes the asymmetric loss of each label: absent labels, which are many, count less, or not at all.
+  r"""Computes the asymmetric loss of each label: the many absent labels count less, or not at all.
 
   .. math:: \ell = -y\, (1 - p)^{\gamma_+} \log p - (1 - y)\, p_m^{\gamma_-} \log(1 - p_m), \qquad
     p = \sigma(z), \quad p_m = \max(p - m, 0)
@@ -104,7 +105,7 @@ def asymmetric(
   Args:
     logits, labels, where: as in `binary_cross_entropy`.
     gamma_yes, gamma_no: the focusing of present and absent labels, scalars or `[...]`, at least 0.
-    margin: `m`, a scalar or `[...]`, in [0, 1): an absent label less probable than that has no loss.
+    margin: `m`, a scalar or `[...]`, in [0, 1): an absent label with a smaller probability has no loss.
 
   Returns:
     `[...]`, in nats, float32 or wider.
@@ -156,8 +157,11 @@ def binary_poly_loss(
   """
   logits, labels = _checked(logits, labels)
   check_option(epsilon, "epsilon", logits.shape, low=-1)
-  of = lambda z: _surprise(z) + epsilon * jax.nn.sigmoid(-z)
-  return _mean(labels, of(logits), of(-logits))
+
+  def penalised(z: Array) -> Array:
+    return _surprise(z) + epsilon * jax.nn.sigmoid(-z)
+
+  return _mean(labels, penalised(logits), penalised(-logits))
 
 
 @only_where(end=None)
@@ -189,7 +193,7 @@ def binary_confidence_penalty(
   return _mean(labels, yes, no) - weight * _mean(jax.nn.sigmoid(logits), yes, no)
 
 
-@only_where(end=None)
+@only_where(end=None, shared=("log_prior_odds",))
 def binary_logit_adjustment(
   logits: ArrayLike,
   labels: ArrayLike,
@@ -207,8 +211,8 @@ def binary_logit_adjustment(
   Args:
     logits: `z`, `[..., labels]`, floating.
     labels, where: as in `binary_cross_entropy`.
-    log_prior_odds: `[labels]`, floating: the logarithm of the number of examples with the label over the
-      number without.
+    log_prior_odds: `[labels]`, floating: the logarithm of the number of examples with the label divided by
+      the number of examples without it.
     weight: `tau`, a scalar or `[..., labels]`, at least 0; 0 is the cross-entropy.
 
   Returns:
@@ -261,23 +265,26 @@ def binary_distillation(
   check_option(temperature, "temperature", logits.shape, low=0, open_low=True)
   t = jnp.asarray(temperature, logits.dtype)
   z, v = logits / t, teacher / t
-  gap = lambda z, v: _surprise(z) - _surprise(v)
+
+  def gap(z, v):
+    return _surprise(z) - _surprise(v)
+
   return t**2 * _mean(jax.nn.sigmoid(v), gap(z, v), gap(-z, -v))
 
 
 def _logits(x: ArrayLike, name: str, **shape: tuple[int, ...]) -> Array:
-  """Logits, floating; finite, because infinity times the probability 0 is NaN."""
+  """Returns floating logits, made finite because infinity times the probability 0 is NaN."""
   x = check_wide(x, name, **shape)
   return jnp.where(jnp.isinf(x), jnp.sign(x) * 1e30, x)
 
 
 def _checked(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
-  """Logits and labels, both floating; a traced label outside [0, 1] is NaN."""
+  """Returns logits and labels, both floating; a traced label outside [0, 1] is NaN."""
   logits = _logits(logits, "logits")
-  given, labels = labels, jnp.asarray(labels)
+  raw_labels, labels = labels, jnp.asarray(labels)
   if labels.shape != logits.shape:
     raise ValueError(f"labels must have shape {logits.shape}, one for each logit, got {labels.shape}")
-  known = known_values(given)
+  known = known_values(raw_labels)
   if known is not None and known.size and (known.min() < 0 or known.max() > 1):
     raise ValueError(f"labels must lie in [0, 1], got {known.min() if known.min() < 0 else known.max()}")
   wide = labels.astype(jnp.promote_types(labels.dtype, logits.dtype))
@@ -285,15 +292,15 @@ def _checked(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
 
 
 def _surprise(logits: Array) -> Array:
-  """`-log sigmoid(logits)`, the loss of the answer yes; for the answer no, give minus the logits."""
+  """Computes `-log sigmoid(logits)`, the loss of the answer yes; minus the logits give that of no."""
   return jax.nn.softplus(-logits)
 
 
 def _focus(surprise: Array, gamma: ArrayLike) -> Array:
-  """The probability to the power `gamma`, from minus its logarithm."""
+  """Computes the probability to the power `gamma`, from minus its logarithm."""
   return jnp.exp(-jnp.asarray(gamma, surprise.dtype) * surprise)
 
 
 def _mean(share: Array, yes: Array, no: Array) -> Array:
-  """The mean of the losses of both answers."""
+  """Computes the mean of the losses of both answers."""
   return share * yes + (1 - share) * no

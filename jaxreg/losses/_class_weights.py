@@ -24,17 +24,17 @@ def class_weights(
   .. math:: w_k \propto \frac{1}{n_k}, \quad \frac{1}{\sqrt{n_k}} \quad \text{or} \quad
     \frac{1 - \beta}{1 - \beta^{n_k}}, \qquad \frac{1}{n} \sum_k n_k w_k = 1
 
-  The weights of the examples are `class_weights(counts)[labels]`. With the inverse, each class has the same
-  weight in total, as with `class_weight="balanced"` in scikit-learn. The third, the inverse of the effective
-  number of examples, lies between equal weights, `beta = 0`, and the inverse, `beta` to 1. The paper's
-  weights have the mean 1 over the classes instead.
+  The weights of the examples are `class_weights(counts)[labels]`. With "inverse", all classes have the same
+  total weight, as with `class_weight="balanced"` in scikit-learn. "effective" is the inverse of the effective
+  number of examples. It gives equal weights at `beta = 0` and approaches "inverse" as `beta` goes to 1. The
+  paper's weights have the mean 1 over the classes instead.
 
   Args:
     counts: `n`, `[classes]`, the number of examples of each class, at least 0.
     scheme: "inverse", "sqrt" or "effective", in the order of the equation.
     beta: in [0, 1), for "effective"; static.
-    limit: the largest ratio of two weights, at least 1; static. Larger weights are cut before the mean is
-      taken. Default: none.
+    limit: the largest ratio of two weights, at least 1; static. Larger weights are clipped before
+      normalization. Default: no limit.
 
   Returns:
     `[classes]`, float32 or wider; 0 for a class without examples.

@@ -13,15 +13,15 @@ from jaxreg.typing import Array
 
 @only_where()
 def consistency(logits: ArrayLike, other_logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
-  r"""Computes the mean squared difference of two predictions: the Pi-model's and mean teacher's extra term.
+  r"""Computes the mean squared difference of two predictions, as in the Pi-model and mean teachers.
 
   .. math:: \ell = \frac1K \sum_k (p_k - q_k)^2
 
   The term is unsupervised: it needs no labels. In the Pi-model both predictions come from the same parameters
   under different noise and augmentation, and gradient goes to both. A teacher gets no gradient: its
-  parameters are not trained, as with `averaging.ema_update`; otherwise pass
-  `jax.lax.stop_gradient(other_logits)`. Both papers raise the term's weight slowly from 0 while the
-  predictions are still poor.
+  parameters are not trained, as with `averaging.ema`; otherwise pass
+  `jax.lax.stop_gradient(other_logits)`. Both papers raise the term's weight slowly from 0, because
+  early predictions are poor.
 
   Args:
     logits: logits of `p`, `[..., classes]`, floating.

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_option, check_wide, per_class
+from jaxreg._labels import is_target_of
 from jaxreg._scaled import norm, unit_length
 from jaxreg._sharding import sharding_like
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
 
-@only_where()
+@only_where(shared=("kernel",))
 def cosface(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -60,7 +60,7 @@ def cosface(
   return softmax_cross_entropy(scale * jnp.where(target, cosines - margin, cosines), labels)
 
 
-@only_where()
+@only_where(shared=("kernel",))
 def arcface(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -77,8 +77,8 @@ def arcface(
   .. math:: \psi(\theta) = \begin{cases} \cos(\theta + m) & \theta + m \le \pi \\
     -2 - \cos(\theta + m) & \theta + m > \pi \end{cases}
 
-  The cosines are between features and classes. The second case is ours: without it, a wider angle beyond
-  `pi - m` would lower the loss.
+  The cosines are between features and classes. The second case is not in the paper: without it, a larger
+  angle beyond `pi - m` would lower the loss.
 
   Args:
     features, kernel, labels, scale, where: as in `cosface`.
@@ -131,7 +131,7 @@ def _option(value: ArrayLike, name: str, cosines: Array, **bounds: Any) -> Array
 
 
 def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Array]:
-  """The cosines `[..., classes]`, and the features and classes `[classes, features]` at length 1."""
+  """Returns the cosines `[..., classes]`, and features and classes `[classes, features]` of length 1."""
   features, kernel = check_wide(features, "features"), check_wide(kernel, "kernel")
   if features.ndim == 0:
     raise ValueError("features must be [..., features], got a scalar")
@@ -143,11 +143,11 @@ def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Arra
 
 
 def _angles(features: ArrayLike, kernel: ArrayLike, labels: ArrayLike) -> tuple[Array, Array, Array, Array]:
-  """All cosines `[..., classes]`, the label's sine `[..., 1]`, the mask of the label, and the labels."""
+  """Returns cosines `[..., classes]`, the label's sine `[..., 1]`, the label's mask, and the labels."""
   features = check_wide(features, "features")
   cosines, x, w = _cosines(features, kernel)
   labels = check_labels(labels, features, "features", num_classes=w.shape[0])
-  of_label = w.at[labels].get(mode="fill", out_sharding=sharding_like(x))
+  at_label = w.at[labels].get(mode="fill", out_sharding=sharding_like(x))
   # The sine is the length of the orthogonal part. sqrt(1 - cos^2) has no slope at 0 and rounds below it.
-  across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
+  across = x - (x * at_label).sum(axis=-1, keepdims=True) * at_label
   return cosines, norm(across, (-1,)), is_target_of(labels, cosines), labels

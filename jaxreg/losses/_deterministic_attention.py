@@ -5,8 +5,8 @@ from __future__ import annotations
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._dropmax_masks import gated_logits
 from jaxreg._where import only_where
-from jaxreg.losses._dropmax_masks import gated_logits
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
@@ -21,12 +21,12 @@ def deterministic_attention(
     \rho = \sigma(\mathrm{retain\_logits}), \quad \epsilon = 10^{-20}
 
   Nothing is sampled. Prediction uses the same softmax, `dropmax_log_probs`. The eps is DropMax's, so that
-  both are one function; it changes no digit unless a `rho` is below 1e-13.
+  both use the same function. It has no effect unless a `rho` is below 1e-13.
 
   Args:
     logits, labels, where: as in `softmax_cross_entropy`.
-    retain_logits: logits of `rho`, `[..., classes]`: the output of an affine layer on the features of the
-      logits.
+    retain_logits: logits of `rho`, `[..., classes]`: the output of an affine layer on the same features as
+      the logits.
 
   Returns:
     `[...]`, in nats, float32 or wider.

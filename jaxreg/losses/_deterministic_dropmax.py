@@ -7,10 +7,9 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._labels import is_soft, is_target_of
 from jaxreg._where import only_where
 from jaxreg.losses._deterministic_attention import deterministic_attention
-from jaxreg.losses._labels import is_soft, is_target_of
-from jaxreg.losses._terms import sum_of
 from jaxreg.typing import Array
 
 
@@ -23,7 +22,19 @@ def deterministic_dropmax_terms(
   auxiliary_weight: float | Array = 1.0,
   where: ArrayLike | None = None,
 ) -> dict[str, Array]:
-  """The two terms of `deterministic_dropmax` by name."""
+  """Computes the two terms of `deterministic_dropmax`, which has their formulas; their sum is the loss.
+
+  Args:
+    logits, retain_logits, labels: as in `deterministic_dropmax`, and so are the options.
+
+  Returns:
+    `nll` and `auxiliary`, weighted, each `[...]` in nats, float32 or wider.
+
+  Example:
+    >>> terms = deterministic_dropmax_terms(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int))
+    >>> {name: round(float(term[0]), 3) for name, term in terms.items()}
+    {'nll': 2.303, 'auxiliary': 6.931}
+  """
   logits = check_logits(logits, "logits")
   prior = check_logits(retain_logits, "retain_logits", shape=logits.shape)
   labels = check_hard_or_soft_labels(labels, logits)
@@ -36,8 +47,14 @@ def deterministic_dropmax_terms(
   }
 
 
-@sum_of(deterministic_dropmax_terms)
-def deterministic_dropmax() -> None:
+def deterministic_dropmax(
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  auxiliary_weight: float | Array = 1.0,
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the deterministic DropMax loss, the sum of two terms.
 
   .. math::
@@ -45,7 +62,7 @@ def deterministic_dropmax() -> None:
     \text{auxiliary} &= -\sum_k y_k \log \rho_k + (1 - y_k) \log (1 - \rho_k)
 
   Prediction uses the softmax of the first term, `dropmax_log_probs`. This is a baseline of the DropMax paper.
-  Its definition is not confirmed, and neither is the weight, which is DropMax's here.
+  Neither its definition nor the weight is confirmed; the weight here is DropMax's.
 
   Args:
     logits, retain_logits, labels, where: as in `deterministic_attention`.
@@ -61,3 +78,7 @@ def deterministic_dropmax() -> None:
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `Deterministic DropMax`.
   """
+  terms = deterministic_dropmax_terms(
+    logits, retain_logits, labels, auxiliary_weight=auxiliary_weight, where=where
+  )
+  return terms["nll"] + terms["auxiliary"]

@@ -1,4 +1,4 @@
-"""Knowledge distillation: a student learns the probabilities that a trained teacher gives to all classes."""
+"""Knowledge distillation: a student learns a trained teacher's probabilities of all classes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def distillation(
   .. math:: \ell = T^2 \, \mathrm{KL}(p \| q), \qquad
     p = \operatorname{softmax}(v / T), \quad q = \operatorname{softmax}(z / T)
 
-  The gradient in `z` is `T (q - p)`. Without the factor it would fall as `1 / T**2`, and the balance with a
-  loss of the labels would depend on the temperature. At high temperatures the term is half the variance over
-  the classes of `z - v`. The paper's objective mixes the term with the labels' loss:
+  The gradient in `z` is `T (q - p)`. Without the factor it would fall as `1 / T**2`, and the balance with
+  the loss on the labels would depend on the temperature. At high temperatures the term is half the variance
+  over the classes of `z - v`. The paper's objective mixes the term with the labels' loss:
   `(1 - a) * softmax_cross_entropy(logits, labels) + a * distillation(logits, teacher_logits)`. At
-  temperature 1 the term is `softmax_cross_entropy` for the soft labels `p`, less their entropy.
+  temperature 1 the term is `softmax_cross_entropy` for the soft labels `p` minus their entropy.
 
   Args:
     logits: the student's logits `z`, `[..., classes]`, floating; log-probabilities work too.

@@ -2,7 +2,7 @@
 
 Everything is in logit space. The names and the paper's symbols: `logits` o, `retain_logits` (the prior, rho =
 sigmoid), `residual_logits` r, and `posterior_logits`, by default `stop_gradient(retain_logits) +
-residual_logits` (g = sigmoid). The heads, masks, predictions and diagnostics are in the files beside it.
+residual_logits` (g = sigmoid). Heads, masks, predictions and diagnostics have files of their own.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_labels, check_logits, check_option, key_first
+from jaxreg._checks import check_choice, check_labels, check_logits, check_option
+from jaxreg._dropmax_masks import dropmax_log_mask
+from jaxreg._labels import is_target_of
 from jaxreg._where import only_where
-from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
-from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._terms import sum_of
+from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 
 
-@key_first
 @only_where()
 def dropmax_terms(
   key: Key,
@@ -74,9 +73,22 @@ def dropmax_terms(
   }
 
 
-@key_first
-@sum_of(dropmax_terms)
-def dropmax() -> None:
+def dropmax(
+  key: Key,
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  residual_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  posterior_logits: ArrayLike | None = None,
+  temperature: ArrayLike = 0.1,
+  num_samples: int = 1,
+  kl_weight: float | Array = 1.0,
+  entropy_weight: float | Array = 1.0,
+  auxiliary_weight: float | Array = 1.0,
+  class_reduction: Literal["sum", "mean"] = "sum",
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the DropMax loss, the sum of the terms that `dropmax_terms` returns one by one.
 
   .. math::
@@ -91,7 +103,7 @@ def dropmax() -> None:
   entropy term has the floor `-log 2` per class.
 
   Args:
-    key: draws the masks.
+    key: for the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
     residual_logits: `r`, which the posterior adds to `retain_logits`, same shape.
@@ -101,7 +113,7 @@ def dropmax() -> None:
     num_samples: `S`, masks per example.
     kl_weight, entropy_weight, auxiliary_weight: weights of the terms, scalars or `[...]`; 1 in the paper.
     class_reduction: `"mean"` divides the entropy and auxiliary sums by the number of classes (not in the
-      paper). These sums grow with that number and drown the likelihood when there are hundreds of classes.
+      paper). With hundreds of classes the sums outweigh the likelihood.
     where: `[...]`, bool: which examples count.
 
   Returns:
@@ -116,6 +128,22 @@ def dropmax() -> None:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018: the model Eq. 5, the auxiliary loss Eq. 11,
     the entropy Eq. 13; the sums and weights as in the released code.
   """
+  terms = dropmax_terms(
+    key,
+    logits,
+    retain_logits,
+    residual_logits,
+    labels,
+    posterior_logits=posterior_logits,
+    temperature=temperature,
+    num_samples=num_samples,
+    kl_weight=kl_weight,
+    entropy_weight=entropy_weight,
+    auxiliary_weight=auxiliary_weight,
+    class_reduction=class_reduction,
+    where=where,
+  )
+  return terms["nll"] + terms["kl"] + terms["neg_entropy"] + terms["auxiliary"]
 
 
 def check_arguments(
@@ -146,3 +174,9 @@ def _bernoulli_kl(q_logits: Array, p_logits: Array) -> Array:
 def bernoulli_neg_entropy(logits: Array) -> Array:
   log, sigmoid = jax.nn.log_sigmoid, jax.nn.sigmoid
   return sigmoid(logits) * log(logits) + sigmoid(-logits) * log(-logits)
+
+
+def masked_nll(logits: Array, log_mask: Array, labels: Array) -> Array:
+  """Computes the mean cross-entropy under the masks of `dropmax_log_mask`."""
+  labels = jnp.broadcast_to(labels, (len(log_mask), *labels.shape))
+  return softmax_cross_entropy(logits[None] + log_mask, labels).mean(axis=0)

@@ -1,4 +1,4 @@
-"""What tells a healthy DropMax run from one whose masks drop every wrong class."""
+"""Diagnostics that tell a healthy DropMax run from a collapsed one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import key_first
+from jaxreg._dropmax_masks import dropmax_log_mask
+from jaxreg._labels import is_target_of
 from jaxreg.losses._dropmax import check_arguments
-from jaxreg.losses._dropmax_masks import dropmax_log_mask
-from jaxreg.losses._labels import is_target_of
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def dropmax_diagnostics(
   key: Key,
   logits: ArrayLike,
@@ -27,9 +25,9 @@ def dropmax_diagnostics(
   temperature: ArrayLike = 0.1,
   num_samples: int = 1,
 ) -> dict[str, Array]:
-  """Computes figures that tell a healthy DropMax run from one whose masks drop every wrong class.
+  """Computes diagnostics that tell a healthy DropMax run from one whose masks drop every wrong class.
 
-  On memorised data the posterior drops every wrong class, the gradient of the likelihood vanishes and the
+  On memorized data the posterior drops every wrong class, so the likelihood's gradient vanishes and the
   classifier stops learning. Then `logit_grad_norm` and `kept_nontarget` go to 0 together.
 
   Args:
@@ -51,7 +49,10 @@ def dropmax_diagnostics(
   )
   log_mask = dropmax_log_mask(key, posterior, labels, temperature=temperature, num_samples=num_samples)
   is_target = is_target_of(labels, logits)
-  others = lambda x: jnp.where(is_target, 0, x).sum(axis=-1) / max(logits.shape[-1] - 1, 1)
+
+  def others(x):
+    return jnp.where(is_target, 0, x).sum(axis=-1) / max(logits.shape[-1] - 1, 1)
+
   # The target's entry p_t - 1 is minus the sum of the others, which keeps its digits when p_t is near 1.
   wrong = jnp.where(is_target, 0, jax.nn.softmax(logits[None] + log_mask).mean(axis=0))
   error = jnp.where(is_target, wrong.sum(axis=-1, keepdims=True), wrong)

@@ -28,15 +28,15 @@ def dropmax_heads(
     g = \sigma(\overline{W_\theta}^\top h + \overline{b_\theta} + W_\phi^\top h + b_\phi)
 
   A bar marks a value without gradient. The released code stops the whole prior pre-activation
-  (`"activations"`). The poster bars only its parameters (`"parameters"`), so that the likelihood still
-  reaches `h` through them.
+  (`"activations"`). The poster stops only its parameters (`"parameters"`), so that the likelihood's
+  gradient still reaches `h` through them.
 
   Args:
     features: `h`, `[..., features]`, floating.
     classifier: `kernel` `[features, classes]` and `bias` `[classes]` of the logits.
-    prior: the same for the retain probabilities, `W_theta`, `b_theta`.
-    residual: the same for the residual of the posterior, `W_phi`, `b_phi`.
-    stop_gradient: which variant, as above.
+    prior: `W_theta` and `b_theta`, in the same form, for the retain probabilities.
+    residual: `W_phi` and `b_phi`, in the same form, for the residual of the posterior.
+    stop_gradient: the variant, as above.
     branch_only: the prior and the residual train only their own weights, not the features (an ablation, not
       in the paper).
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_logits
-from jaxreg.losses._dropmax_masks import dropmax_mask, dropmax_masked_logits, gated_logits
-from jaxreg.losses._labels import is_target_of
+from jaxreg._dropmax_masks import dropmax_mask, dropmax_masked_logits, gated_logits
+from jaxreg._labels import is_target_of
 from jaxreg.losses._softmax import softmax_log_probs
 from jaxreg.typing import Array, Key
 

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_labels, check_logits, check_option, key_first
+from jaxreg._checks import check_labels, check_logits, check_option
+from jaxreg._dropmax_masks import dropmax_log_mask
+from jaxreg._labels import is_target_of
 from jaxreg._where import only_where
-from jaxreg.losses._dropmax import bernoulli_neg_entropy
-from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
-from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._terms import sum_of
+from jaxreg.losses._dropmax import bernoulli_neg_entropy, masked_nll
 from jaxreg.typing import Array, Key
 
 
@@ -27,7 +26,19 @@ def dropmax_qp_terms(
   entropy_weight: float | Array = 1.0,
   where: ArrayLike | None = None,
 ) -> dict[str, Array]:
-  """The three terms of `dropmax_qp` by name."""
+  """Computes the three terms of `dropmax_qp`, which has their formulas; their sum is the loss.
+
+  Args:
+    key, logits, retain_logits, labels: as in `dropmax_qp`, and so are the options.
+
+  Returns:
+    `nll`, `kl` and `neg_entropy`, weighted, each `[...]` in nats, float32 or wider.
+
+  Example:
+    >>> terms = dropmax_qp_terms(jax.random.key(0), jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int))
+    >>> {name: round(float(term[0]), 3) for name, term in terms.items() if name != "nll"}
+    {'kl': 0.693, 'neg_entropy': -6.931}
+  """
   logits = check_logits(logits, "logits")
   prior = check_logits(retain_logits, "retain_logits", shape=logits.shape)
   labels = check_labels(labels, logits)
@@ -40,9 +51,17 @@ def dropmax_qp_terms(
   }
 
 
-@key_first
-@sum_of(dropmax_qp_terms)
-def dropmax_qp() -> None:
+def dropmax_qp(
+  key: Key,
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  temperature: ArrayLike = 0.1,
+  num_samples: int = 1,
+  entropy_weight: float | Array = 1.0,
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the loss of DropMax with q = p, the sum of three terms.
 
   .. math::
@@ -70,3 +89,14 @@ def dropmax_qp() -> None:
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `DropMax (q = p)`; its poster.
   """
+  terms = dropmax_qp_terms(
+    key,
+    logits,
+    retain_logits,
+    labels,
+    temperature=temperature,
+    num_samples=num_samples,
+    entropy_weight=entropy_weight,
+    where=where,
+  )
+  return terms["nll"] + terms["kl"] + terms["neg_entropy"]

@@ -14,7 +14,7 @@ from jaxreg.typing import Array
 
 @only_where()
 def entropy(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
-  r"""Computes the entropy of the softmax; minimising it moves the decision away from unlabelled examples.
+  r"""Computes the entropy of the softmax; minimizing it moves decision boundaries away from the examples.
 
   .. math:: H(p) = -\sum_k p_k \log p_k
 
@@ -41,7 +41,8 @@ def entropy(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
 def pseudo_label(
   logits: ArrayLike, target_logits: ArrayLike, *, threshold: ArrayLike = 0.95, where: ArrayLike | None = None
 ) -> Array:
-  r"""Computes the cross-entropy with the target's most probable class, if that is probable enough.
+  r"""Computes the cross-entropy with the target's most probable class, if its probability reaches a
+  threshold.
 
   .. math:: \ell = \mathbb{1}[\max_k q_k \ge \tau] \, (-\log p_{\hat y}), \qquad
     \hat y = \operatorname*{argmax}_k q_k
@@ -57,8 +58,8 @@ def pseudo_label(
     where: `[...]`, bool: which examples count.
 
   Returns:
-    `[...]`, in nats, float32 or wider; 0 where the target is below the threshold, NaN where either's logits
-    are NaN.
+    `[...]`, in nats, float32 or wider; 0 where the target is below the threshold, NaN where logits or
+    target logits are NaN.
 
   Example:
     >>> sure, unsure = jnp.array([9.0, 0.0]), jnp.array([1.0, 0.0])
@@ -74,6 +75,6 @@ def pseudo_label(
   check_option(threshold, "threshold", logits.shape[:-1], low=0, high=1)
   confidence = jnp.exp(softmax_log_probs(target).max(axis=-1))
   loss = softmax_cross_entropy(logits, target.argmax(axis=-1))
-  # A diverged network must show: a NaN confidence passes no threshold, but the loss must not be 0.
+  # Divergence must show: a NaN confidence fails the threshold, but the loss must be NaN and not 0.
   loss = jnp.where(jnp.isnan(confidence), jnp.nan, loss)
   return jnp.where((confidence < threshold) & ~jnp.isnan(loss), 0, loss)

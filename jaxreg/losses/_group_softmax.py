@@ -10,21 +10,21 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_option
-from jaxreg._sharding import partitioned
-from jaxreg._where import only_where
-from jaxreg.losses import _group_softmax_forms as forms
-from jaxreg.losses._group_softmax_scores import (
+from jaxreg._group_scores import (
   check_arguments,
   discriminative_scores,
   group_sizes,
   groups_and_order,
 )
+from jaxreg._sharding import partitioned
+from jaxreg._where import only_where
+from jaxreg.losses import _group_softmax_forms as forms
 from jaxreg.typing import Array
 
 Form = Literal["auto", "dense", "scan", "gather"]
 
 
-@only_where()
+@only_where(shared=("kernel", "bias"))
 def group_softmax(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -39,31 +39,31 @@ def group_softmax(
   with_logits: bool = False,
   where: ArrayLike | None = None,
 ) -> Array | Any:
-  r"""Computes the group softmax loss: every group of features must predict the label alone.
+  r"""Computes the group softmax loss: each group of features must predict the label on its own.
 
   .. math::
     \ell_a = \frac1a \sum_{i=1}^G \Bigl[\log \sum_c e^{a \bar z_c^i} - a \bar z_y^i\Bigr], \qquad
     \bar z_c^i = \sum_{j \in \mathcal G^i} x_j W_{jc} + \frac{|\mathcal G^i|}{D} b_c
 
   `kind` I has `a = G`, II has `a = 1`. Both are upper bounds of the softmax loss; II is the larger. Scores
-  decide which features form a group, for each example: they are sorted and cut into groups. By default, the
-  paper's rule, they are each feature's evidence for the label against the mean of the other classes. The bias
-  is spread over the features, so that the groups' logits add up to the logits of the whole head; the paper
+  assign the features to groups, for each example: they are sorted and cut into groups. The default is the
+  paper's rule: each feature's evidence for the label against the mean of the other classes. The bias
+  is spread over the features, so that the groups' logits add up to the logits of the whole head. The paper
   has no bias.
 
-  The paper advises II below about 500 000 examples and few classes, I above. The best number of groups is
-  not confirmed; the default is ours. Predict with the whole head, `features @ kernel + bias`, and
-  `softmax_log_probs`. The loss jumps where two features change places between groups: to check
-  gradients or search along a line, freeze the grouping.
+  The paper advises II below about 500 000 examples and few classes, I above. Its best number of groups
+  is not confirmed, so the default is our choice. Predict with the whole head, `features @ kernel + bias`, and
+  `softmax_log_probs`. The loss jumps where two features change places between groups: to check gradients or
+  search along a line, freeze the grouping.
 
-  `form` chooses the computation. `scan`: one masked matrix product per group. `gather`: sums of kernel rows,
-  the same number for any `G`; only the softmaxes grow in number. Both have a custom gradient, and neither
-  supports forward mode. `scan` keeps only the groups and recomputes the logits; `gather` keeps a number for
-  each logit, `batch * G * classes`; above 2^24 numbers (64 MiB) it keeps none and recomputes them. `dense`:
-  all groups at once by plain autodiff. `auto`: on a CPU `gather` from 16 groups on, or from 8 if there are
-  256 classes, where a group has 4 features or more. Otherwise `dense` if its residuals,
-  `batch * G * (features + classes)` numbers, are at most 2^23 (32 MiB in float32), and `scan` if they are
-  more.
+  `form` selects the computation. `scan`: one masked matrix product per group. `gather`: sums of kernel rows,
+  with the same arithmetic for any `G`; only the number of softmaxes grows. Both have a custom gradient, and
+  neither supports forward mode. `scan` keeps only the groups and recomputes the logits; `gather` keeps
+  `batch * G * classes` residuals; above 2^24 residuals (64 MiB) it recomputes them. `dense`:
+  all groups at once by plain autodiff. `auto`: on a CPU `gather` from 16 groups on, or from 8 groups
+  if there are at least 256 classes, and if a group has at least 4 features. Otherwise `dense` if its
+  residuals, `batch * G * (features + classes)` numbers, are at most 2^23 (32 MiB in float32), else
+  `scan`.
 
   Args:
     features: `x`, `[..., features]`, floating.
@@ -73,7 +73,7 @@ def group_softmax(
     num_groups: `G`, or the sizes of the groups, starting with the group of the smallest scores; static. If
       `G` does not divide the features, the last groups have one more.
     kind: `I` or `II`.
-    power: `a`, to replace the kind's; from 1 to `G` the loss falls and stays a bound.
+    power: `a`, in place of the kind's; from 1 to `G` the loss falls and stays an upper bound.
     grouping: `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`.
     form: `auto`, `dense`, `scan` or `gather`.
     with_logits: whether to return `(loss, logits)`.
@@ -101,16 +101,22 @@ def group_softmax(
   scores = grouping(*fixed, labels, num_groups=len(sizes))
   compute = _form(form, labels.size, len(sizes), *kernel.shape)
 
-  def of_scores(labels: Array, features: Array, kernel: Array, bias: Array, scores: Array):
+  def loss_and_logits(labels: Array, features: Array, kernel: Array, bias: Array, scores: Array):
     groups, order = groups_and_order(scores, sizes)
-    flat = lambda x: x.reshape(labels.size, *x.shape[labels.ndim :])
+
+    def flat(x):
+      return x.reshape(labels.size, *x.shape[labels.ndim :])
+
     loss, logits = compute(
       flat(features), kernel, bias, flat(labels), flat(groups), flat(order), sizes, power
     )
-    shaped = lambda x: x.reshape(*labels.shape, *x.shape[1:])
+
+    def shaped(x):
+      return x.reshape(*labels.shape, *x.shape[1:])
+
     return shaped(loss), shaped(jax.lax.stop_gradient(logits))
 
-  loss, logits = partitioned(of_scores, labels, features, kernel, bias, scores)
+  loss, logits = partitioned(loss_and_logits, labels, features, kernel, bias, scores)
   return (loss, logits) if with_logits else loss
 
 

@@ -1,7 +1,7 @@
-"""Three ways to compute the group softmax, equal in value and gradient; they differ in time and memory.
+"""Three ways to compute the group softmax, with equal values and gradients but other time and memory.
 
 Each is `(features [batch, D], kernel, bias, labels, groups, order, sizes, power) -> (loss, logits)`. `groups`
-and `order` `[batch, D]` are those of `groups_and_order` for these `sizes`.
+and `order` `[batch, D]` come from `groups_and_order` for these `sizes`.
 """
 
 import functools
@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreg._labels import is_target_of
 from jaxreg._leaves import wide
-from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
@@ -84,16 +84,16 @@ scan.defvjp(_scan_forward, _scan_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
 def gather(features, kernel, bias, labels, groups, order, sizes, power) -> tuple[Array, Array]:
-  """Sums the kernel rows of each example's groups: for CPUs, since these sums are no matrix products.
+  """Sums the kernel rows of each example's groups; for CPUs, because it uses no matrix product.
 
-  The arithmetic of the softmax, whatever `G` is. Keeps `batch * G * C` residuals. If they are more than
-  `KEPT`, it computes them again in the backward pass, which adds a third to the arithmetic.
+  The arithmetic is that of the softmax for any `G`. Keeps `batch * G * C` residuals. If there are more than
+  `KEPT`, it recomputes them in the backward pass, which adds a third to the arithmetic.
   """
   return _gather_parts(features, kernel, bias, labels, order, sizes, power, keep=False)[0]
 
 
 def _gather_parts(features, kernel, bias, labels, order, sizes, power, *, keep):
-  """The result, and the residuals if they are to be kept."""
+  """Returns the result, and the residuals if `keep` is true."""
 
   def chunk(part):
     x, y, o = part
@@ -105,7 +105,10 @@ def _gather_parts(features, kernel, bias, labels, order, sizes, power, *, keep):
 
   parts = _chunks(kernel, sizes, wide(features), labels, order)
   (loss, logits), residuals = jax.lax.map(chunk, parts)
-  join = lambda x: x.reshape(-1, *x.shape[2:])[: len(features)]
+
+  def join(x):
+    return x.reshape(-1, *x.shape[2:])[: len(features)]
+
   return (join(loss), join(logits)), residuals
 
 
@@ -140,7 +143,7 @@ gather.defvjp(_gather_forward, _gather_backward)
 
 
 def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: tuple[int, ...]) -> Array:
-  """The group logits `[chunk, G, C]`: for each m, adds the m-th member of every group of every example."""
+  """Computes the group logits `[chunk, G, C]`: adds the m-th member of every group, for each m."""
   longest = -(-max(sizes) // UNROLL) * UNROLL
   member = np.arange(longest)[None, :] < np.asarray(sizes)[:, None]
   position = np.where(member, np.cumsum(sizes)[:, None] - np.asarray(sizes)[:, None] + np.arange(longest), 0)
@@ -150,7 +153,9 @@ def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: 
   kernel = wide(kernel)
 
   def members(number, logits):
-    at = lambda array, k: jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, axis=2, keepdims=False)
+    def at(array, k):
+      return jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, axis=2, keepdims=False)
+
     terms = (at(values, k)[..., None] * _rows(kernel, at(order, k)) for k in range(UNROLL))
     return logits + sum(terms)
 
@@ -159,7 +164,7 @@ def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: 
 
 
 def _gathered_products(residual: Array, kernel: Array, groups: Array) -> Array:
-  """The kernel's rows times the residuals of the groups they are in: `[chunk, D]`, a sum over the classes.
+  """Multiplies the kernel's rows by the residuals of their groups: `[chunk, D]`, summed over the classes.
 
   XLA vectorises the `LANES` partial sums of each, but not one sum over the classes. `UNROLL` examples share a
   row of the kernel.
@@ -191,22 +196,27 @@ def _gathered_products(residual: Array, kernel: Array, groups: Array) -> Array:
 
 
 def _add_outer(d_kernel: Array, x: Array, residual: Array, groups: Array) -> Array:
-  """Adds to `d_kernel` `[D, C]` each example's features times the residuals of the groups they are in."""
+  """Adds to `d_kernel` `[D, C]` each example's features times the residuals of their groups."""
 
   def examples(number, total):
-    at = lambda array, k: jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, keepdims=False)
+    def at(array, k):
+      return jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, keepdims=False)
+
     return total + sum(at(x, k)[:, None] * _rows(at(residual, k), at(groups, k)) for k in range(UNROLL))
 
   return jax.lax.fori_loop(0, len(x) // UNROLL, examples, d_kernel)
 
 
 def _chunks(kernel: Array, sizes: tuple[int, ...], *arrays: Array) -> Any:
-  """The examples in parts of equal size; zeros fill up the last part."""
+  """Splits the examples into parts of equal size; zeros pad the last part."""
   batch = max(len(arrays[0]), 1)
   most = max(CHUNK // (len(sizes) * kernel.shape[1]) // UNROLL, 1) * UNROLL
   number = -(-batch // most)
   size = -(-batch // (number * UNROLL)) * UNROLL
-  pad = lambda x: jnp.pad(x, [(0, number * size - len(x))] + [(0, 0)] * (x.ndim - 1))
+
+  def pad(x):
+    return jnp.pad(x, [(0, number * size - len(x))] + [(0, 0)] * (x.ndim - 1))
+
   return tuple(pad(x).reshape(number, size, *x.shape[1:]) for x in arrays)
 
 
@@ -215,7 +225,8 @@ def _rows(table: Array, rows: Array) -> Array:
 
 
 def _residual(logits: Array, labels: Array) -> Array:
-  """Softmax minus one-hot; the target's entry is minus the sum of the others, to keep its digits near zero.
+  """Computes softmax minus one-hot; the target's entry is minus the sum of the others, to keep its digits
+  near zero.
 
   The softmax is recomputed from the logits: a log-sum-exp kept from the forward pass has too few digits for
   large logits. A label out of range gives NaN, as it does by autodiff.
@@ -247,9 +258,9 @@ def _fractions(sizes: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _shares(sizes: tuple[int, ...], bias: Array) -> Array:
-  """Each group's part of the bias, `[G, C]`, in proportion to its number of features."""
+  """Computes each group's part of the bias, `[G, C]`, in proportion to its number of features."""
   bias = wide(bias)
-  # A class excluded by -inf is so in every group, also in one without features.
+  # A class excluded by -inf is excluded in every group, even in a group without features.
   excluded = jnp.isneginf(bias)
   shares = _fractions(sizes, bias.dtype)[:, None] * jnp.where(excluded, 0, bias)[None, :]
   return jnp.where(excluded[None, :], -jnp.inf, shares)

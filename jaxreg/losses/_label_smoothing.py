@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._labels import counted, is_soft, label_entry
 from jaxreg._where import only_where
-from jaxreg.losses._labels import counted, is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
 from jaxreg.typing import Array
 
@@ -24,13 +24,13 @@ def label_smoothing(
   over: Literal["all", "others"] = "all",
   where: ArrayLike | None = None,
 ) -> Array:
-  r"""Computes the softmax cross-entropy with targets that spread a part of their mass over the classes.
+  r"""Computes the softmax cross-entropy with targets that spread part of their mass over the classes.
 
   .. math:: \ell = -(1 - \epsilon) \log p_t - \frac{\epsilon}{K} \sum_k \log p_k
     = -\log p_t + \epsilon \Bigl(o_t - \frac1K \sum_k o_k\Bigr)
 
   With `over="others"` the mass goes only to the wrong classes, with targets `1 - eps` and `eps / (K - 1)`:
-  the same family at `eps * K / (K - 1)`. For soft labels the loss is the mean over the classes, weighted by
+  the same loss at `eps * K / (K - 1)`. For soft labels the loss is the mean over the classes, weighted by
   the probabilities. Equals `optax.softmax_cross_entropy` on `optax.smooth_labels`, without the one-hot array.
 
   Args:
@@ -59,8 +59,8 @@ def label_smoothing(
     rest = every.mean(axis=-1)
   else:
     target = labels if is_soft(labels) else jax.nn.one_hot(labels, classes, dtype=logits.dtype)
-    rest = of_label(every, 1 - target) / (classes - 1)
+    rest = label_entry(every, 1 - target) / (classes - 1)
   loss = softmax_cross_entropy(logits, labels)
-  # An excluded class without a share of the target counts nothing.
+  # An excluded class counts only if it has a share of the target.
   share = jnp.asarray(smoothing, logits.dtype)
   return (1 - share) * counted(loss, 1 - share) + share * counted(rest, share)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._by_chunks import by_chunks
 from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
 from jaxreg._sharding import partitioned
 from jaxreg._where import check_where, zero_elsewhere
@@ -27,28 +27,28 @@ def linear(
   chunk_size: int = 256,
   class_axis: str | None = None,
 ) -> Array:
-  r"""Computes a loss of the logits of a last layer, of a chunk of examples at a time.
+  r"""Computes a loss of the last layer's logits, for a chunk of examples at a time.
 
   .. math:: \ell_i = \mathrm{loss}(h_i W + b, y_i)
 
-  The logits of `chunk_size` examples are in memory, not those of all: the backward pass computes each chunk
-  again. Derivatives of any order are those of the loss of all logits. Products and sums are in float32 or
-  wider, also of bfloat16 features and kernels. Chunk `c` of `k` has the examples `c, c + k, c + 2k, ...`,
+  Only the logits of `chunk_size` examples are in memory at once: the backward pass recomputes each chunk.
+  Derivatives of any order equal those of the loss of all logits. Products and sums are in float32 or
+  wider, even for bfloat16 features and kernels. Chunk `c` of `k` has the examples `c, c + k, c + 2k, ...`,
   so that examples that are split over devices are split in every chunk; the rest make a last, smaller chunk.
 
   Args:
     loss: `([key,] logits, *labels) -> [examples]`, any loss of this module or your own that treats each
       example alone; `functools.partial` sets its options.
     features: `h`, `[..., features]`, floating; or a tuple, one for each kernel.
-    kernel: `W`, `[features, classes]`; a tuple gives the loss as many logits: the three of `dropmax`, or the
-      student's and the teacher's of `distillation`.
-    *labels: what the loss takes after the logits, each `[...]` or `[..., classes]`.
+    kernel: `W`, `[features, classes]`; a tuple gives the loss one array of logits per kernel: three for
+      `dropmax`, or the student's and the teacher's for `distillation`.
+    *labels: the arguments of the loss after the logits, each `[...]` or `[..., classes]`.
     bias: `b`, `[classes]`; a tuple if `kernel` is one.
     where: `[...]`, bool: which examples count.
-    key: of a random loss; each chunk draws from its own key.
+    key: for a random loss; each chunk uses its own key.
     chunk_size: number of examples at once. Smaller needs less memory, larger fewer passes over the kernel.
     class_axis: inside `shard_map`, the axis over which the classes of `kernel` and `bias` are split; features
-      and labels are whole. Elsewhere JAX knows from the arrays.
+      and labels are whole. Outside of `shard_map` JAX knows the axis from the arrays.
 
   Returns:
     `[...]`, float32 or wider.
@@ -60,7 +60,7 @@ def linear(
     Array([0.6931472, 0.6931472, 0.6931472, 0.6931472], dtype=float32)
 
   References:
-    Chen et al., `Training Deep Nets with Sublinear Memory Cost`, 2016, section 3: to compute again.
+    Chen et al., `Training Deep Nets with Sublinear Memory Cost`, 2016, section 3, on recomputation.
   """
   check_count(chunk_size, "chunk_size")
   kernels = tuple(_kernel(w) for w in (kernel if isinstance(kernel, tuple) else (kernel,)))
@@ -77,10 +77,12 @@ def linear(
       raise ValueError(f"features must have shape ({expected}) for kernel {w.shape}, got {x.shape}")
   biases = None
   if bias is not None:
-    given = bias if isinstance(bias, tuple) else (bias,)
-    if len(given) != len(kernels):
-      raise ValueError(f"bias must be as many as the {len(kernels)} kernels, got {len(given)}")
-    biases = tuple(check_wide(b, "bias", shape=w.shape[1:]) for b, w in zip(given, kernels, strict=True))
+    raw_biases = bias if isinstance(bias, tuple) else (bias,)
+    if len(raw_biases) != len(kernels):
+      raise ValueError(
+        f"bias must have one array for each of the {len(kernels)} kernels, got {len(raw_biases)}"
+      )
+    biases = tuple(check_wide(b, "bias", shape=w.shape[1:]) for b, w in zip(raw_biases, kernels, strict=True))
   if key is not None:
     check_key(key)
   classes = kernels[0].shape[1]
@@ -91,39 +93,13 @@ def linear(
   def whole(rows, kernels, biases, taken, where, key):
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(lead) :]), (rows, taken, where))
 
-    def of_chunk(number, part, weights):
+    def chunk_loss(number, part, weights):
       own = () if key is None else (jax.random.fold_in(key, number),)
-      return _of_chunk(loss, own, part, weights, class_axis)
+      return _chunk_loss(loss, own, part, weights, class_axis)
 
-    return by_chunks(of_chunk, flat, (kernels, biases), chunk_size).reshape(lead)
+    return by_chunks(chunk_loss, flat, (kernels, biases), chunk_size).reshape(lead)
 
   return partitioned(whole, rows, kernels, biases, taken, where, key, kept=slice(-1))
-
-
-def by_chunks(function: Callable[..., Any], data: Any, weights: Any, chunk_size: int) -> Any:
-  """Computes `function(number, part, weights)` of chunk after chunk of the rows of `data`.
-
-  The backward pass computes the chunks again. Results with a row for each row of the chunk come together in
-  the order of the rows of `data`; those with one row, in the order of the chunks.
-  """
-  size = jax.tree.leaves(data)[0].shape[0]
-  chunks, rest = divmod(size, chunk_size)
-
-  # The chunk is taken inside: otherwise the backward pass would keep a copy of all chunks.
-  @jax.checkpoint
-  def chunk(data, weights, number, index):
-    part = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, 1, keepdims=False), data)
-    return function(number, part, weights)
-
-  values = []
-  if chunks:
-    dealt = jax.tree.map(lambda x: x[: size - rest].reshape(chunk_size, chunks, *x.shape[1:]), data)
-    each = jax.lax.map(lambda number: chunk(dealt, weights, number, number), jnp.arange(chunks))
-    values.append(jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), each))
-  if rest or not chunks:
-    last = jax.tree.map(lambda x: x[size - rest :][:, None], data)
-    values.append(chunk(last, weights, jnp.int32(chunks), jnp.int32(0)))
-  return jax.tree.map(lambda *x: jnp.concatenate(x), *values)
 
 
 def _kernel(kernel: ArrayLike) -> Array:
@@ -134,7 +110,7 @@ def _kernel(kernel: ArrayLike) -> Array:
 
 
 def _labels(labels: ArrayLike, features: Array, classes: int, class_axis: str | None) -> Array:
-  """Labels as an array; integer ones are checked here, where they may be known."""
+  """Returns labels as an array; integer labels are checked here, where their values may be known."""
   array = jnp.asarray(labels)
   if jnp.issubdtype(array.dtype, jnp.integer):
     classes *= 1 if class_axis is None else jax.lax.axis_size(class_axis)
@@ -146,7 +122,7 @@ def _labels(labels: ArrayLike, features: Array, classes: int, class_axis: str | 
   return array
 
 
-def _of_chunk(loss, key, part, weights, class_axis):
+def _chunk_loss(loss, key, part, weights, class_axis):
   (rows, labels, where), (kernels, biases) = part, weights
   size = rows[0].shape[0]
   devices = 1 if class_axis is None else jax.lax.axis_size(class_axis)
@@ -154,7 +130,10 @@ def _of_chunk(loss, key, part, weights, class_axis):
     # A NaN in the features of an example that does not count would reach the kernel's gradient.
     rows = jax.tree.map(functools.partial(zero_elsewhere, where), rows)
   padded = -size % devices
-  pad = lambda x: jnp.pad(x, ((0, padded), *[(0, 0)] * (x.ndim - 1))) if padded else x
+
+  def pad(x):
+    return jnp.pad(x, ((0, padded), *[(0, 0)] * (x.ndim - 1))) if padded else x
+
   rows, labels, where = jax.tree.map(pad, (rows, labels, where))
   rows = rows * (len(kernels) // len(rows))
   logits = [x.astype(w.dtype) @ w for x, w in zip(rows, kernels, strict=True)]
@@ -163,11 +142,14 @@ def _of_chunk(loss, key, part, weights, class_axis):
   options = {} if where is None else {"where": where}
   if class_axis is None:
     return loss(*key, *logits, *labels, **options)
-  # From a part of the classes of all examples to all classes of a part of the examples.
+  # Exchanges a part of the classes of all examples for all classes of a part of the examples.
   index = jax.lax.axis_index(class_axis)
   logits = [jax.lax.all_to_all(z, class_axis, 0, 1, tiled=True) for z in logits]
   share = (size + padded) // devices
-  own = lambda x: jax.lax.dynamic_slice_in_dim(x, index * share, share)
+
+  def own(x):
+    return jax.lax.dynamic_slice_in_dim(x, index * share, share)
+
   key = tuple(jax.random.fold_in(k, index) for k in key)
   values = loss(*key, *logits, *jax.tree.map(own, labels), **jax.tree.map(own, options))
   # A sum, not a gather: JAX then knows that the values are the same on all devices.

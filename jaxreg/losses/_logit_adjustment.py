@@ -11,7 +11,7 @@ from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
 
-@only_where()
+@only_where(shared=("log_prior",))
 def logit_adjustment(
   logits: ArrayLike,
   labels: ArrayLike,
@@ -24,8 +24,8 @@ def logit_adjustment(
 
   .. math:: \ell = -\log \frac{e^{o_t + \tau \log \pi_t}}{\sum_k e^{o_k + \tau \log \pi_k}}
 
-  Predict with the plain logits. The model need not learn the frequencies, so it has the logits of balanced
-  classes, for which the loss is consistent at `tau = 1`.
+  Predict with the plain logits. The model need not learn the class frequencies, so its logits are those for
+  balanced classes. For these the loss is consistent at `tau = 1`.
 
   Args:
     logits, labels, where: as in `softmax_cross_entropy`.

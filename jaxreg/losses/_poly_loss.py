@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
+from jaxreg._labels import is_soft, label_entry
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
 from jaxreg.typing import Array
 
@@ -16,13 +16,13 @@ from jaxreg.typing import Array
 def poly_loss(
   logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0, where: ArrayLike | None = None
 ) -> Array:
-  r"""Poly-1: the cross-entropy plus a multiple of the probability of being wrong.
+  r"""Computes Poly-1: the cross-entropy plus a multiple of the probability of being wrong.
 
   .. math:: \ell = -\log p_t + \epsilon\,(1 - p_t) = (1 + \epsilon)(1 - p_t) + \tfrac12 (1 - p_t)^2 + \dots
 
   The cross-entropy is the series with every coefficient `1 / j`; `epsilon` is added to the first one, which
-  weighs examples that are nearly right already. For soft labels the loss is the mean over the classes by
-  their shares, `sum_k y_k (-log p_k + epsilon (1 - p_k))`. For one-hot labels there is
+  dominates for examples that are nearly right. For soft labels the loss is the mean over the classes,
+  weighted by the probabilities, `sum_k y_k (-log p_k + epsilon (1 - p_k))`. For one-hot labels use
   `optax.losses.poly_loss_cross_entropy`.
 
   Args:
@@ -44,7 +44,7 @@ def poly_loss(
   labels = check_hard_or_soft_labels(labels, logits)
   if is_soft(labels):
     loss = cross_entropies(logits)
-    return of_label(loss - per_class(epsilon, loss.dtype) * jnp.expm1(-loss), labels)
+    return label_entry(loss - per_class(epsilon, loss.dtype) * jnp.expm1(-loss), labels)
   loss = softmax_cross_entropy(logits, labels)
   # 1 - p_t is computed from the loss: from p_t it would lose digits where p_t is near 1.
   return loss - epsilon * jnp.expm1(-loss)

@@ -6,16 +6,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first, per_class
+from jaxreg._checks import check_key, check_labels, check_logits, check_option, per_class
+from jaxreg._dropmax_masks import dropmax_masked_logits
+from jaxreg._labels import is_target_of
 from jaxreg._sharding import sharding_like
 from jaxreg._where import only_where
-from jaxreg.losses._dropmax_masks import dropmax_masked_logits
-from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 
 
-@key_first
 @only_where()
 def random_dropmax(
   key: Key, logits: ArrayLike, labels: ArrayLike, *, rate: ArrayLike = 0.6, where: ArrayLike | None = None
@@ -27,9 +26,9 @@ def random_dropmax(
 
   Prediction is the plain softmax, `softmax_log_probs`.
 
-  A baseline of the DropMax paper, whose poster calls it `Class Dropout`. That the target is kept and that
-  prediction is the plain softmax is not confirmed for the paper; a 2018 reproduction report implements it so.
-  Its retain probabilities are not confirmed either: the default is ours.
+  This is a baseline of the DropMax paper, whose poster calls it `Class Dropout`. The paper does not confirm
+  that the target is kept and that prediction is the plain softmax; a 2018 reproduction report does both. The
+  paper's retain probabilities are unknown, so the default is our choice.
 
   Args:
     key: one draw for the whole batch.
@@ -39,7 +38,7 @@ def random_dropmax(
     where: `[...]`, bool: which examples count.
 
   Returns:
-    `[...]`, in nats, float32 or wider; the cross-entropy at a `rate` of 0, nothing but the eps at 1.
+    `[...]`, in nats, float32 or wider; the cross-entropy at a `rate` of 0, and about 0 at a `rate` of 1.
 
   Example:
     >>> random_dropmax(jax.random.key(0), jnp.zeros((1, 4)), jnp.array([1]), rate=0.0)
@@ -53,5 +52,5 @@ def random_dropmax(
   check_option(rate, "rate", labels.shape, low=0, high=1)
   keep = 1.0 - per_class(rate, jnp.float32)
   kept = jax.random.bernoulli(check_key(key), keep, logits.shape, out_sharding=sharding_like(logits))
-  # A label that is no class has no target; its loss is NaN.
+  # A label out of range has no target class; its loss is NaN.
   return softmax_cross_entropy(dropmax_masked_logits(logits, kept | is_target_of(labels, logits)), labels)

@@ -26,8 +26,8 @@ def reconstruction(
   .. math:: \tfrac12 \sum_i (o_i - x_i)^2 \quad \text{or} \quad
     -\sum_i \bigl(x_i \log \sigma(o_i) + (1 - x_i) \log \sigma(-o_i)\bigr)
 
-  The Gaussian has variance 1, and its constant is left out. The loss needs no labels: if decoder and
-  classifier read the same representation, examples without labels train it too. For a denoising autoencoder,
+  The Gaussian has variance 1, and its constant is left out. The loss needs no labels, so examples without
+  labels train the representation that decoder and classifier share. For a denoising autoencoder,
   `x` is the clean input and the model gets the noisy one.
 
   Args:
@@ -51,9 +51,9 @@ def reconstruction(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, semi-supervised learning.
   """
   outputs = check_wide(outputs, "outputs")
-  given, x = x, check_wide(x, "x", shape=outputs.shape)
+  raw_x, x = x, check_wide(x, "x", shape=outputs.shape)
   check_choice(likelihood, "likelihood", ("gaussian", "bernoulli"))
-  known = known_values(given) if likelihood == "bernoulli" else None
+  known = known_values(raw_x) if likelihood == "bernoulli" else None
   if known is not None and known.size and (known.min() < 0 or known.max() > 1):
     raise ValueError(
       f"x must lie in [0, 1] for 'bernoulli', got values from {known.min():g} to {known.max():g}; "

@@ -1,4 +1,4 @@
-"""Losses of real targets. Optax has the others: `optax.losses.squared_error`, `huber_loss` and `log_cosh`."""
+"""Losses of real targets. Optax has `optax.losses.squared_error`, `huber_loss` and `log_cosh`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def gaussian_nll(
   .. math:: \ell = \operatorname{sg}(\sigma^{2 \beta}) \, \frac12 \Bigl(\log 2 \pi + \log \sigma^2
     + \frac{(y - \mu)^2}{\sigma^2}\Bigr), \qquad \log \sigma^2 = s
 
-  At `beta = 0`, the likelihood, targets with a large variance hardly train the mean. The factor, which has no
-  gradient (sg), evens that out: at `beta = 1` the mean is trained as by the squared error. The paper advises
-  0.5. Use it for training only.
+  At `beta = 0` the loss is the likelihood, and targets with a large variance hardly train the mean. The
+  factor in front, which has no gradient (sg), compensates: at `beta = 1` the mean is trained as by the
+  squared error. The paper recommends 0.5. Use `beta` above 0 for training only.
 
   Args:
     outputs: `mu`, `[...]`, floating: `[batch]` or `[batch, outputs]`.
-    log_vars: `s`, same shape; a model gives it without bounds.
+    log_vars: `s`, same shape; any real number.
     targets: `y`, same shape, floating.
     beta: a scalar or `[...]`, in [0, 1].
     where: `[...]`, bool: which targets count.
@@ -67,7 +67,7 @@ def student_t_nll(
   df: ArrayLike = 4.0,
   where: ArrayLike | None = None,
 ) -> Array:
-  r"""Computes minus the log-likelihood of Student's t, whose heavy tails make outliers count little.
+  r"""Computes minus the log-likelihood of Student's t, whose heavy tails limit the effect of outliers.
 
   .. math:: \ell = \frac{\nu + 1}{2} \log \Bigl(1 + \frac{(y - \mu)^2}{\nu \sigma^2}\Bigr) + \log \sigma
     + \frac12 \log \nu \pi + \log \Gamma\Bigl(\frac{\nu}{2}\Bigr) - \log \Gamma\Bigl(\frac{\nu + 1}{2}\Bigr)
@@ -100,7 +100,7 @@ def student_t_nll(
   return (df + 1) / 2 * jnp.log1p(square / df) + log_scales + constant
 
 
-@only_where()
+@only_where(shared=("levels",))
 def pinball(
   outputs: ArrayLike, targets: ArrayLike, *, levels: ArrayLike, where: ArrayLike | None = None
 ) -> Array:

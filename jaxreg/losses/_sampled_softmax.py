@@ -10,15 +10,14 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first
+from jaxreg._checks import check_key, check_labels, check_logits, check_option
+from jaxreg._labels import is_target_of
 from jaxreg._sharding import partitioned, sharding_like
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 
 
-@key_first
 @only_where()
 def sampled_softmax(
   key: Key,
@@ -33,20 +32,20 @@ def sampled_softmax(
 
   .. math:: \ell = -\log \frac{e^{o_t}}{e^{o_t} + \sum_{k \in C} e^{o_k} / \pi}
 
-  The subset `C` is drawn afresh for each example, without replacement: `(1 - rate) * classes` of the other
+  The subset `C` is sampled for each example, without replacement: `(1 - rate) * classes` of the other
   classes, rounded, at least 1 and at most all. `pi` is 1 by default. With `correct_proposal` it is the
-  probability that a class is among those drawn, their number over `classes - 1`. The denominator is then an
-  unbiased estimate of the whole softmax's. Prediction is the plain softmax, `softmax_log_probs`.
+  probability of sampling a class, the size of `C` divided by `classes - 1`. The denominator is then an
+  unbiased estimate of the full softmax's denominator. Prediction is the plain softmax, `softmax_log_probs`.
 
-  This is a baseline of the DropMax paper. It is not confirmed that its subsets are uniform, that they keep
-  the target, or how large they are. The default rate is ours. Jean et al. correct all classes of their
-  subset, target included, which changes nothing with a uniform proposal; here only sampled classes are
-  corrected.
+  This is a baseline of the DropMax paper. The paper does not confirm that its subsets are uniform, that they
+  keep the target, or how large they are; the default rate is our choice. Jean et al. correct all classes of
+  their subset, including the target, which has no effect with a uniform proposal. Here only sampled classes
+  are corrected.
 
   Args:
     key, logits, labels, where: as in `random_dropmax`.
-    rate: share of the classes to leave out, in [0, 1].
-    correct_proposal: whether the logits of the drawn classes are corrected.
+    rate: fraction of the classes to leave out, in [0, 1].
+    correct_proposal: whether the logits of the sampled classes are corrected.
 
   Returns:
     `[...]`, in nats, float32 or wider; exactly `softmax_cross_entropy` at a rate of 0.
@@ -68,8 +67,11 @@ def sampled_softmax(
   number = jnp.clip(jnp.round(wanted), 1, others) if traced else min(max(round(float(wanted)), 1), others)
   noise = jax.random.uniform(check_key(key), logits.shape, jnp.float32, out_sharding=sharding_like(logits))
   is_target = is_target_of(labels, logits)
-  # The target comes first. Ranks break ties, which a threshold would let pass together.
-  ranks = lambda x: jnp.argsort(jnp.argsort(x, axis=-1), axis=-1)
+
+  # The target comes first. Ranks break ties; a threshold would select all tied classes.
+  def ranks(x):
+    return jnp.argsort(jnp.argsort(x, axis=-1), axis=-1)
+
   rank = partitioned(ranks, jnp.where(is_target, -1, noise))
   if correct_proposal:
     logits = jnp.where(is_target, logits, logits - (jnp.log if traced else math.log)(number / others))

@@ -29,21 +29,21 @@ def semi_supervised(
 
   .. math:: \frac1n \sum_i \ell_i = \frac1{|L|} \sum_{i \in L} s_i + \frac{w}{|U|} \sum_{i \in U} u_i
 
-  The weight of the unsupervised term then does not depend on the number of labels in a batch. A term without
-  examples in the batch is 0. The unsupervised terms here are `entropy`, `pseudo_label` (FixMatch),
+  The weight of the unsupervised term then does not depend on the number of labels in a batch. A term is 0 if
+  the batch has no examples for it. The unsupervised terms here are `entropy`, `pseudo_label` (FixMatch),
   `consistency`, `reconstruction` and `adversarial.vat_loss`. BatchNorm mixes the statistics of both kinds of
   examples.
 
   Args:
-    supervised: `s`, `[batch]`, floating: a loss per example. It does not count for an unlabelled example, but
-      its gradient must be finite there, as with `where=labels >= 0` in the losses of this module.
+    supervised: `s`, `[batch]`, floating: a loss per example. It is ignored for unlabelled examples, but its
+      gradient must be finite there, as with `where=labels >= 0` in the losses of this module.
     unsupervised: `u`, `[batch]`, floating.
     labels: `[batch]`: integers, negative for an unlabelled example, or bool, True for a labelled one.
     weight: `w`, a scalar or `[batch]`, at least 0.
     over: whether `U` is the unlabelled examples or all examples.
     weights: `[batch]`, at least 0, the weights of the mean: 0 for padding. Default: all 1.
     axis_name: name of a mapped axis over which the batch is spread; sums then run over all parts.
-    where: `[batch]`, bool: which examples count, also in the means and numbers of both parts.
+    where: `[batch]`, bool: which examples count, also in the means and sizes of both parts.
 
   Returns:
     `[batch]`, float32 or wider.
@@ -75,8 +75,11 @@ def semi_supervised(
   other = ~labelled if over == "unlabelled" else jnp.ones_like(labelled)
 
   def mean_of(x: Array, part: Array) -> Array:
-    """Zero outside a part, and scaled inside it so that the mean over all is the mean over the part."""
-    total = lambda x: x.sum() if axis_name is None else jax.lax.psum(x.sum(), axis_name)
+    """Zeroes `x` outside the part and scales it inside, so that its mean is the mean over the part."""
+
+    def total(x):
+      return x.sum() if axis_name is None else jax.lax.psum(x.sum(), axis_name)
+
     size = total(weights * part)
     return jnp.where(part, x, 0) * (total(weights) / jnp.where(size > 0, size, 1))
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
+from jaxreg._labels import is_soft, is_target_of, label_entry
 from jaxreg._sharding import entries
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_soft, is_target_of, of_label
 from jaxreg.typing import Array
 
 
@@ -27,8 +27,8 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike, *, where: ArrayL
   Args:
     logits: `[..., classes]`, floating; -inf excludes a class, and the loss of an excluded label is +inf.
     labels: `[...]`, integer class indices in `[0, classes)`, or soft: `[..., classes]`, floating, at least 0
-      with sum 1, such as the labels from `augment.mixup`. An integer out of range gives NaN, or is refused if
-      it is known. Soft labels get a gradient too: for a teacher's, stop it.
+      with sum 1, such as the labels from `augment.mixup`. An integer out of range gives NaN, or an error
+      where its value is known. Soft labels get a gradient, too: stop the gradient of a teacher's labels.
     where: `[...]`, bool: which examples count.
 
   Returns:
@@ -46,42 +46,42 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike, *, where: ArrayL
   logits = check_logits(logits, "logits")
   labels = check_hard_or_soft_labels(labels, logits)
   if is_soft(labels):
-    return of_label(cross_entropies(logits), labels)
+    return label_entry(cross_entropies(logits), labels)
   margins, excluded = margins_of(logits, labels)
-  return excluded + of_margins(margins)
+  return excluded + margin_cross_entropy(margins)
 
 
 def margins_of(logits: Array, labels: Array) -> tuple[Array, Array]:
-  """The margins `o_k - o_t` to an integer label, `[..., classes]`, and what an excluded label costs, `[...]`.
+  """Returns the margins `o_k - o_t` to an integer label, `[..., classes]`, and the cost of an excluded label.
 
   The label's own entry is the most negative number instead of 0. The margins are finite even if the label's
-  logit is -inf; its cost is then +inf, else 0. Added to the cross-entropy of the margins it gives the
-  gradient `p - y`, as soft labels have it.
+  logit is -inf; the cost `[...]` is then +inf, else 0. The cost plus the cross-entropy of the margins has the
+  gradient `p - y`, as for soft labels.
   """
   # A negative index would count from the end; past the end it gives NaN.
   index = jnp.where(labels < 0, logits.shape[-1], labels)
   target = entries(logits, index)
   excluded = jnp.isneginf(target)
-  # So far below the largest logit that its probability is 0; finite also if all classes are excluded.
+  # Far enough below the largest logit that its probability is 0; finite even if all classes are excluded.
   largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
   lowest = jnp.where(jnp.isneginf(largest), 0, largest) - 1e3
-  # Finite instead of -inf, whose difference to another -inf would be NaN.
+  # Finite, because the difference of two -inf would be NaN.
   differences = logits - jnp.where(excluded, lowest, target)
   margins = jnp.where(is_target_of(labels, logits), jnp.finfo(logits.dtype).min / 2, differences)
   return margins, jnp.where(excluded, -target, 0)[..., 0]
 
 
-def of_margins(margins: Array) -> Array:
-  """The cross-entropy from `margins_of`: `log(1 + sum of their exponentials)`."""
+def margin_cross_entropy(margins: Array) -> Array:
+  """Computes the cross-entropy from `margins_of`: `log(1 + sum of their exponentials)`."""
   top = jax.lax.stop_gradient(jnp.maximum(margins.max(axis=-1), 0))
   return top + jnp.log1p(jnp.expm1(-top) + jnp.exp(margins - top[..., None]).sum(axis=-1))
 
 
 def cross_entropies(logits: Array) -> Array:
-  """`softmax_cross_entropy` for every class as label, `[..., classes]`, from wide logits; as accurate.
+  """Computes `softmax_cross_entropy` for every class as label, `[..., classes]`, with equal accuracy.
 
-  From the largest logit: `-log p_k = (o_top - o_k) + log(1 + sum of the others' e^(o_j - o_top))`, two
-  non-negative terms.
+  The logits are wide. Both terms are non-negative:
+  `-log p_k = (o_top - o_k) + log(1 + sum of the others' e^(o_j - o_top))`.
   """
   gaps, is_top = gaps_of(logits)
   others = jnp.where(is_top, 0, jnp.exp(-gaps)).sum(axis=-1, keepdims=True)
@@ -89,7 +89,7 @@ def cross_entropies(logits: Array) -> Array:
 
 
 def gaps_of(logits: Array) -> tuple[Array, Array]:
-  """How far each logit lies below the largest one, and which one is the largest."""
+  """Returns how far each logit lies below the largest one, and a mask of the largest one."""
   top = logits.argmax(axis=-1)
   is_top = is_target_of(top, logits)
   return jnp.where(is_top, 0, entries(logits, top) - logits), is_top
@@ -98,8 +98,9 @@ def gaps_of(logits: Array) -> tuple[Array, Array]:
 def softmax_log_probs(logits: ArrayLike, *, logit_scale: ArrayLike = 1.0) -> Array:
   """Computes the log-probabilities of the softmax, `[..., classes]`, in at least float32.
 
-  Group softmax of kind II trains each of `G` groups to be sure alone. So the whole logits are about `G` times
-  too large for the probabilities, though not for the decision; `logit_scale = 1 / G` corrects this.
+  Group softmax of kind II trains each of `G` groups to be sure alone. So the sum of the groups' logits is
+  about `G` times too large for the probabilities, though not for the decision; `logit_scale = 1 / G` corrects
+  this.
 
   Args:
     logits: `[..., classes]`, floating.

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._labels import is_soft, label_entry
 from jaxreg._sharding import partitioned
 from jaxreg._where import only_where
-from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.typing import Array
 
 
@@ -28,18 +28,18 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike, *, where: ArrayLike | None =
   where `o_(i)` are the logits in decreasing order and `S` is the support of `p`. The loss is exactly 0 from a
   margin of 1 on and grows linearly on the other side. The code uses the second form, in which no large terms
   cancel. It equals `optax.losses.multiclass_sparsemax_loss`, which loses its digits near zero and under a
-  common shift of the logits, and takes one leading axis.
+  common shift of the logits, and accepts only one leading axis.
 
   For soft labels the loss is the mean over the classes, weighted by the probabilities, also with the gradient
   `p - y`. The paper's loss for soft labels is smaller by a constant, `(1 - |y|^2) / 2`.
 
-  A baseline of the DropMax paper. It is not confirmed that the paper trains with this loss.
+  This is a baseline of the DropMax paper, which does not confirm that it trains with this loss.
 
   Args:
     logits, labels, where: as in `softmax_cross_entropy`.
 
   Returns:
-    `[...]`, float32 or wider; no log-likelihood.
+    `[...]`, float32 or wider; it is not a log-likelihood.
 
   Example:
     >>> sparsemax(jnp.array([[0.5, 0.0], [3.0, 0.0], [0.0, 3.0]]), jnp.array([0, 0, 0]))
@@ -52,7 +52,7 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike, *, where: ArrayLike | None =
   labels = check_hard_or_soft_labels(labels, logits)
   excess = partitioned(_excess, logits)
   # Not `maximum`, whose gradient is a half for a class on the threshold.
-  below = of_label(jnp.where(excess > 0, 0, -excess), labels)
+  below = label_entry(jnp.where(excess > 0, 0, -excess), labels)
   target = labels if is_soft(labels) else jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
   # The mean squared distance to the simplex corners: the distance to their mean, plus their spread about it.
   error = jnp.where(excess > 0, excess, 0) - target
@@ -71,9 +71,9 @@ def sparsemax_log_probs(logits: ArrayLike, *, eps: float = 1e-20) -> Array:
 
   .. math:: \log \frac{p_k + \epsilon}{1 + K \epsilon}
 
-  The floor, -46.05, is ours; its eps is DropMax's. Without the floor, a single example whose true class has
-  probability 0 makes the negative log-likelihood of a whole data set infinite. With the floor such an example
-  counts 46.05 nats, so this likelihood also depends on the floor and must be read that way.
+  The floor of -46.05 is our choice, from DropMax's eps. Without it, a single example whose true class has
+  probability 0 makes the negative log-likelihood of the whole data set infinite. With it such an example
+  counts 46.05 nats, so this likelihood also depends on the floor.
 
   Args:
     logits: `o`, `[..., classes]`, floating.
@@ -95,7 +95,7 @@ def sparsemax_log_probs(logits: ArrayLike, *, eps: float = 1e-20) -> Array:
 
 
 def _excess(logits: Array) -> Array:
-  """The logits minus the threshold above which a class has a positive probability."""
+  """Computes the logits minus the threshold above which a class has a positive probability."""
   shifted = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
   ordered = jnp.sort(jax.lax.stop_gradient(shifted), axis=-1, descending=True)
   counts = jnp.cumsum(jnp.ones_like(ordered), axis=-1)

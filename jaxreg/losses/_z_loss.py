@@ -17,8 +17,8 @@ def z_loss(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
 
   .. math:: \ell = \log^2 Z, \qquad Z = \sum_k e^{z_k}
 
-  The cross-entropy does not change if a constant is added to all logits, so nothing keeps them from drifting,
-  and in bfloat16 large logits are coarse. PaLM adds this term with the weight 1e-4. Log-probabilities have
+  The cross-entropy does not change if a constant is added to all logits, so they may drift, and large logits
+  are coarse in bfloat16. PaLM adds this term with the weight 1e-4. Log-probabilities have
   `Z = 1`; the term is for logits.
 
   Args:

@@ -5,34 +5,62 @@ key stream of `apply(..., rngs={"dropout": key})`. `Noise` makes a Linen module 
 `NNXNoise` an NNX module.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from jaxreg._names import suggest_names
-from jaxreg.models._airbench import Airbench as Airbench
-from jaxreg.models._convolution import convolution as convolution
-from jaxreg.models._dense import Dense as Dense
-from jaxreg.models._from_torch import resnet_from_torch as resnet_from_torch
-from jaxreg.models._heads import AffineHead as AffineHead
-from jaxreg.models._heads import Classifier as Classifier
-from jaxreg.models._heads import CosineHead as CosineHead
-from jaxreg.models._heads import DropMaxHead as DropMaxHead
-from jaxreg.models._heads import GroupSoftmaxHead as GroupSoftmaxHead
-from jaxreg.models._heads import SoftmaxHead as SoftmaxHead
-from jaxreg.models._lenet import LeNet as LeNet
-from jaxreg.models._lenet import TutorialCNN as TutorialCNN
-from jaxreg.models._mlp import MLP as MLP
-from jaxreg.models._noise import Noise as Noise
-from jaxreg.models._residual_parts import LayerScale as LayerScale
-from jaxreg.models._residual_parts import StandardizedConv as StandardizedConv
-from jaxreg.models._resnet import CifarResNet as CifarResNet
-from jaxreg.models._resnet import ResNet as ResNet
-from jaxreg.models._rnn import RNN as RNN
-from jaxreg.models._transformer import Transformer as Transformer
-from jaxreg.models._vgg import VGG as VGG
-from jaxreg.models._vgg import VGG9 as VGG9
+from jaxreg.models._airbench import Airbench
+from jaxreg.models._convolution import convolution
+from jaxreg.models._dense import Dense
+from jaxreg.models._from_torch import resnet_from_torch
+from jaxreg.models._heads import (
+  AffineHead,
+  Classifier,
+  CosineHead,
+  DropMaxHead,
+  GroupSoftmaxHead,
+  SoftmaxHead,
+)
+from jaxreg.models._lenet import LeNet, TutorialCNN
+from jaxreg.models._mlp import MLP
+from jaxreg.models._noise import Noise
+from jaxreg.models._residual_parts import StandardizedConv
+from jaxreg.models._resnet import CifarResNet, ResNet
+from jaxreg.models._rnn import RNN
+from jaxreg.models._transformer import Transformer
+from jaxreg.models._vgg import VGG, VGG9
 
 if TYPE_CHECKING:
-  from jaxreg.models._nnx_noise import NNXNoise as NNXNoise
+  from jaxreg.models._nnx_noise import NNXNoise
 
-# Linen does not load NNX, so a Linen user need not load it either.
-suggest_names(globals(), {"NNXNoise": "jaxreg.models._nnx_noise"})
+__all__ = [
+  "MLP",
+  "RNN",
+  "VGG",
+  "VGG9",
+  "AffineHead",
+  "Airbench",
+  "CifarResNet",
+  "Classifier",
+  "CosineHead",
+  "Dense",
+  "DropMaxHead",
+  "GroupSoftmaxHead",
+  "LeNet",
+  "NNXNoise",
+  "Noise",
+  "ResNet",
+  "SoftmaxHead",
+  "StandardizedConv",
+  "Transformer",
+  "TutorialCNN",
+  "convolution",
+  "resnet_from_torch",
+]
+
+
+def __getattr__(name: str) -> Any:
+  # Linen does not load NNX, so a Linen user need not load it either.
+  if name == "NNXNoise":
+    from jaxreg.models._nnx_noise import NNXNoise
+
+    return NNXNoise
+  raise AttributeError(f"module 'jaxreg.models' has no attribute {name!r}", name=name)

@@ -82,7 +82,7 @@ def _to_kernel(cotangent: Array, lhs: Array, rhs: Any, **window: Any) -> Array:
   undilated = window["lhs_dilation"] == window["rhs_dilation"] == (1, 1)
   if uses_onednn() and float32 and undilated and not _is_explicit(rhs.aval):
     return _to_kernel_by_onednn(cotangent, lhs, rhs.aval.shape, padding, window)
-  found = canonical_convolution(
+  product = canonical_convolution(
     lax.transpose(lhs, (3, 1, 2, 0)),
     lax.transpose(cotangent, (1, 2, 0, 3)),
     window["rhs_dilation"],
@@ -92,7 +92,7 @@ def _to_kernel(cotangent: Array, lhs: Array, rhs: Any, **window: Any) -> Array:
     precision=window["precision"],
     out_sharding=_sharding(rhs.aval, (2, 0, 1, 3)),
   )
-  return lax.transpose(found, (1, 2, 0, 3))
+  return lax.transpose(product, (1, 2, 0, 3))
 
 
 def _to_kernel_by_onednn(
@@ -123,8 +123,8 @@ def _to_kernel_by_onednn(
     )
 
   each = map(part, jnp.split(images, parts), jnp.split(cotangent, parts))
-  found = functools.reduce(jnp.add, each).reshape(-1, *kernel[:2], beside, kernel[3])
-  return lax.transpose(found, (1, 2, 0, 3, 4)).reshape(kernel)
+  product = functools.reduce(jnp.add, each).reshape(-1, *kernel[:2], beside, kernel[3])
+  return lax.transpose(product, (1, 2, 0, 3, 4)).reshape(kernel)
 
 
 def _sharding(aval: Any, axes: tuple[int, ...]) -> NamedSharding | None:
@@ -139,7 +139,10 @@ def _is_explicit(aval: Any) -> bool:
 
 def _axes(images: Any, kernel: Any, results: Any, window: dict[str, Any]) -> Any:
   """For each spatial axis the sizes with their dilation, and the padding before the image."""
-  dilated = lambda sizes, factors: [(size - 1) * factor + 1 for size, factor in zip(sizes, factors)]
+
+  def dilated(sizes, factors):
+    return [(size - 1) * factor + 1 for size, factor in zip(sizes, factors)]
+
   return zip(
     dilated(images[1:3], window["lhs_dilation"]),
     dilated(kernel[:2], window["rhs_dilation"]),

@@ -32,7 +32,7 @@ def convolution(
 
   A layer takes it in place of JAX's function. On an accelerator it is JAX's function. On a CPU:
 
-  - XLA computes cheap operations anew for everything that reads them. The gradient of a kernel would so
+  - XLA recomputes cheap operations for everything that reads them. The gradient of a kernel would so
     compute all residual blocks before it again. XLA computes a division once, so the input is divided by a
     one that XLA cannot see through.
   - XLA gives float32 convolutions over two axes to YNNPACK. On most CPUs with AVX2, that takes longer for
@@ -84,7 +84,10 @@ def convolution(
     return plain(lhs, rhs)
 
   axes = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
-  ordered = lambda spec, canonical: [spec[canonical.index(axis)] for axis in range(4)]
+
+  def ordered(spec, canonical):
+    return [spec[canonical.index(axis)] for axis in range(4)]
+
   lhs = lax.transpose(lhs, ordered(axes.lhs_spec, NUMBERS.lhs_spec))
   rhs = lax.transpose(rhs, ordered(axes.rhs_spec, NUMBERS.rhs_spec))
   to_out = ordered(axes.out_spec, NUMBERS.out_spec)
@@ -97,7 +100,10 @@ def convolution(
     window = [(size - 1) * factor + 1 for size, factor in zip(kernel, of_rhs)]
     padding = lax.padtype_to_pads(images, window, strides, padding)
   (low, high), *rest = padding
-  twice = lambda values: (2 * values[0], values[1])
+
+  def twice(values):
+    return (2 * values[0], values[1])
+
   convolve = functools.partial(canonical_convolution, precision=options.get("precision"))
   plain = functools.partial(
     convolve, window_strides=strides, padding=padding, lhs_dilation=of_lhs, rhs_dilation=of_rhs
@@ -116,28 +122,34 @@ def convolution(
   # The dilated form is for what XLA would give to YNNPACK, except with few input channels, where YNNPACK is
   # faster. For everything else the plain form is faster, whichever library computes it.
   wide = max(features, channels) > 16 and channels >= 8
-  no_larger = lambda new, old: all(a <= b for a, b in zip(new, old))
+
+  def no_larger(new, old):
+    return all(a <= b for a, b in zip(new, old))
+
   of_values = dilated if wide and of_lhs == (1, 1) and no_larger(results, images) else plain
-  of_images = dilated if wide and strides == (1, 1) and no_larger(images, results) else plain
+  image_gradient = dilated if wide and strides == (1, 1) and no_larger(images, results) else plain
   mostly_zeros = of_lhs == of_rhs == (1, 1) and math.prod(images) > 1.5 * math.prod(results)
   if mostly_zeros and 0 < kernel[1] * results[1] <= 4 * images[1]:
     # The plain gradient convolves images of which more than a third are zeros from dilation or padding. Here
     # the columns of the window are channels, so zeros come only between and around rows, and the columns are
     # sums of shifted images. That takes up to four times the memory of the images.
-    def of_images(lhs: Array, rhs: Array) -> Array:
+    def image_gradient(lhs: Array, rhs: Array) -> Array:
       margins = [(0, 0, 0), (0, 0, 0), (*padding[1], 0), (0, 0, 0)]
-      cut = lambda x, axes, stop, step: lax.concatenate(
-        [lax.slice_in_dim(x, i, i + stop, step, axes[0]) for i in range(kernel[1])], axes[1]
-      )
+
+      def cut(x, axes, stop, step):
+        return lax.concatenate(
+          [lax.slice_in_dim(x, i, i + stop, step, axes[0]) for i in range(kernel[1])], axes[1]
+        )
+
       lhs = lax.pad(lhs, jnp.zeros((), lhs.dtype), margins)
       lhs = cut(lhs, (2, 3), (results[1] - 1) * strides[1] + 1, strides[1])
       return convolve(lhs, cut(rhs, (1, 2), 1, 1), (strides[0], 1), [padding[0], (0, 0)])
 
   # In the gradient of a kernel the images of the batch are the channels.
-  of_kernel = dilated if max(batch, features) > 16 and batch >= 8 else plain
+  kernel_gradient = dilated if max(batch, features) > 16 and batch >= 8 else plain
   if max(channels, features) <= 16 < batch <= 256 and batch % 16 == 0 and jax.device_count() == 1:
     # 16 images are also too few for YNNPACK. On several devices, the slices would move images between them.
-    def of_kernel(lhs: Array, rhs: Array) -> Array:
+    def kernel_gradient(lhs: Array, rhs: Array) -> Array:
       parts = jnp.split(lhs, batch // 16)
       return lax.concatenate([plain(part, rhs) for part in parts], 0)
 
@@ -147,8 +159,8 @@ def convolution(
   def _(primals: Any, tangents: Any) -> Any:
     (lhs, rhs), (lhs_dot, rhs_dot) = primals, tangents
     # The transpose of each form is what a backward pass computes.
-    terms = [] if isinstance(lhs_dot, SymbolicZero) else [of_images(lhs_dot, rhs)]
-    terms += [] if isinstance(rhs_dot, SymbolicZero) else [of_kernel(lhs, rhs_dot)]
+    terms = [] if isinstance(lhs_dot, SymbolicZero) else [image_gradient(lhs_dot, rhs)]
+    terms += [] if isinstance(rhs_dot, SymbolicZero) else [kernel_gradient(lhs, rhs_dot)]
     return differentiable(lhs, rhs), sum(terms[1:], terms[0])
 
   return lax.transpose(differentiable(lhs, rhs), to_out)

@@ -6,8 +6,8 @@ from flax import linen as nn
 
 from jaxreg import noise, reparam
 from jaxreg._checks import check_choice, check_range
-from jaxreg.models._layers import initializers
-from jaxreg.reparam._spectral_norm import unit
+from jaxreg._initializers import initializers
+from jaxreg._scaled import unit_length
 from jaxreg.typing import Array
 
 KINDS = ("weight_norm", "spectral_norm", "concrete_dropout", "variational_dropout")
@@ -59,7 +59,10 @@ class Dense(nn.Module):
     return product + jnp.broadcast_to(bias, product.shape)
 
   def _spectral_norm(self, kernel: Array, train: bool) -> Array:
-    start = lambda: unit(jax.random.normal(self.make_rng("params"), kernel.shape[-1:], kernel.dtype))
+    def start() -> Array:
+      drawn = jax.random.normal(self.make_rng("params"), kernel.shape[-1:], kernel.dtype)
+      return unit_length(drawn, (0,))
+
     u = self.variable("spectral", "u", start)
     kernel, after = reparam.spectral_norm(kernel, u.value, num_steps=self.num_steps)
     if train and not self.is_initializing():
@@ -70,7 +73,10 @@ class Dense(nn.Module):
     if self.kind == "concrete_dropout":
       rate = self.initial_rate
       check_range(rate, "initial_rate", low=0, high=1, open_low=True, open_high=True)
-      start = lambda key: jnp.log(jnp.asarray(rate / (1 - rate), jnp.float32))
+
+      def start(key):
+        return jnp.log(jnp.asarray(rate / (1 - rate), jnp.float32))
+
       learned = {"rate_logit": self.param("rate_logit", start)}
     else:
       start = nn.initializers.constant(self.initial_log_alpha)

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from jaxreg import losses
 from jaxreg._checks import check_range
-from jaxreg.models._layers import initializers
+from jaxreg._initializers import initializers
 from jaxreg.typing import Array
 
 
@@ -133,7 +133,7 @@ class GroupSoftmaxHead(ClassHead):
 class CosineHead(ClassHead):
   """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
 
-  The kernel is `[features, classes]`; only the direction of each column matters. There is no bias.
+  The kernel is `[features, classes]`; only the direction of each column matters. It has no bias.
 
   Attributes:
     num_classes, initializer: as in `SoftmaxHead`.

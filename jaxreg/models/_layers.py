@@ -1,35 +1,15 @@
-"""Parts shared by the models: initialisations (two from DropMax's sources), convolutions, pooling."""
+"""Parts shared by the models: convolutions and pooling."""
 
 import functools
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxreg._checks import check_choice
 from jaxreg.models._convolution import convolution
 from jaxreg.typing import Array
 
 Conv = functools.partial(nn.Conv, conv_general_dilated=convolution)
-
-
-def initializers(name: str) -> dict[str, Any]:
-  """Returns the initializers as keyword arguments for Linen layers.
-
-  `glorot`: uniform Glorot kernels and zero biases, the released code's.
-  `lecun`: normal kernels of variance 1 / fan-in and zero biases, which SELU asks for.
-  `tutorial`: kernels from a normal truncated at two of its standard deviations of 0.1, biases 0.1, as in
-  TensorFlow's MNIST tutorial.
-  """
-  kernels = {
-    "glorot": nn.initializers.glorot_uniform(),
-    "lecun": nn.initializers.lecun_normal(),
-    "tutorial": nn.initializers.truncated_normal(stddev=0.1),
-  }
-  check_choice(name, "initializer", kernels)
-  bias = nn.initializers.constant(0.1 if name == "tutorial" else 0.0)
-  return {"kernel_init": kernels[name], "bias_init": bias}
 
 
 def flatten(x: Array) -> Array:

@@ -3,8 +3,9 @@
 from flax import linen as nn
 
 from jaxreg._checks import check_choice
+from jaxreg._initializers import initializers
 from jaxreg.models._hidden_noise import DROPOUTS, ON_MAPS, ON_UNITS, disturbed, dropped
-from jaxreg.models._layers import Conv, check_images, flatten, initializers, max_pool
+from jaxreg.models._layers import Conv, check_images, flatten, max_pool
 from jaxreg.typing import Array
 
 

@@ -7,9 +7,10 @@ from flax import linen as nn
 from jaxreg import noise
 from jaxreg._checks import check_choice
 from jaxreg._errors import ArgumentError
+from jaxreg._initializers import initializers
 from jaxreg.models._dense import KINDS, Dense
 from jaxreg.models._hidden_noise import dropped, noisy
-from jaxreg.models._layers import flatten, initializers
+from jaxreg.models._layers import flatten
 from jaxreg.typing import Array
 
 

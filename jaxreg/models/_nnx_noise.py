@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxreg.noise._layer import check_options, is_array
+from jaxreg._noise_options import check_options, is_array
 from jaxreg.typing import Array, Key
 
 Source = nnx.Rngs | nnx.RngStream | Key | None
@@ -21,7 +21,7 @@ class NNXNoise(nnx.Module):
 
   Attributes:
     function: `(key, x, *, ...) -> x`.
-    options: the options of `function` that are no arrays.
+    options: the options of `function` other than arrays.
     parameters: its options that are arrays.
     deterministic: whether noise is off.
   """

@@ -6,7 +6,7 @@ from typing import Any
 from flax import linen as nn
 from flax.core import FrozenDict
 
-from jaxreg.noise._layer import check_options, is_array
+from jaxreg._noise_options import check_options, is_array
 from jaxreg.typing import Array
 
 

@@ -8,9 +8,9 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg._checks import check_count
+from jaxreg._initializers import initializers
 from jaxreg._sharding import partitioned
 from jaxreg.models._hidden_noise import dropped
-from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
 PAD = 0  # the padding token
@@ -61,7 +61,10 @@ class Transformer(nn.Module):
     initial = nn.initializers.normal(self.d_model**-0.5)
     self.embedding = nn.Embed(self.vocab_size, self.d_model, embedding_init=initial)
     attention = {"num_heads": self.num_heads, "d_k": self.d_k, "d_v": self.d_v}
-    layers = lambda: [_Layer(attention, self.d_ff, self.dropout_rate) for _ in range(self.num_layers)]
+
+    def layers():
+      return [_Layer(attention, self.d_ff, self.dropout_rate) for _ in range(self.num_layers)]
+
     self.encoder, self.decoder = layers(), layers()
 
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -101,7 +104,9 @@ class Transformer(nn.Module):
 
   def _embed(self, tokens: Array, train: bool) -> Array:
     # Linen's own look-up refuses explicit axes.
-    look_up = lambda tokens, table: jnp.take(table, tokens, axis=0)
+    def look_up(tokens, table):
+      return jnp.take(table, tokens, axis=0)
+
     x = partitioned(look_up, tokens, self.embedding.embedding) * self.d_model**0.5
     if train and self.embedding_noise_alpha:
       alpha, key = self.embedding_noise_alpha, self.make_rng("dropout")

@@ -1,7 +1,7 @@
 """Stochastic layers as functions: `(key, x, *, rate | std | ...) -> x`, in the dtype of `x`.
 
 `layer` turns a function into a layer that Equinox models can hold; Flax has `models.Noise` for Linen and
-`models.NNXNoise`. The KL of a learned rate or variance stands beside its function: `concrete_dropout_kl`,
+`models.NNXNoise`. The KL of a learned rate or variance has a function of its own: `concrete_dropout_kl`,
 `variational_dropout_kl`.
 
 Without a key (`key=None`) nothing is drawn: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no
@@ -12,32 +12,52 @@ Functions that multiply weights take the weights too: `dropconnect(key, x, kerne
 `dropconnect_params` and `rnn_weight_noise` take a tree of parameters in place of `x`.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.noise._alpha_dropout import alpha_dropout as alpha_dropout
-from jaxreg.noise._concrete_dropout import concrete_dropout as concrete_dropout
-from jaxreg.noise._concrete_dropout import concrete_dropout_kl as concrete_dropout_kl
-from jaxreg.noise._drop_block import drop_block as drop_block
-from jaxreg.noise._dropconnect import dropconnect as dropconnect
-from jaxreg.noise._dropconnect import dropconnect_moments as dropconnect_moments
-from jaxreg.noise._dropconnect import dropconnect_params as dropconnect_params
-from jaxreg.noise._dropout import dropout as dropout
-from jaxreg.noise._embedding_noise import embedding_noise as embedding_noise
-from jaxreg.noise._gaussian_noise import gaussian_dropout as gaussian_dropout
-from jaxreg.noise._gaussian_noise import gaussian_noise as gaussian_noise
-from jaxreg.noise._label_noise import label_noise as label_noise
-from jaxreg.noise._layer import layer as layer
-from jaxreg.noise._rnn_weight_noise import rnn_weight_noise as rnn_weight_noise
-from jaxreg.noise._rnn_weight_noise import rnn_weight_noise_init as rnn_weight_noise_init
-from jaxreg.noise._shake_shake import shake_drop as shake_drop
-from jaxreg.noise._shake_shake import shake_shake as shake_shake
-from jaxreg.noise._structured_dropout import drop_path_rates as drop_path_rates
-from jaxreg.noise._structured_dropout import recurrent_dropout as recurrent_dropout
-from jaxreg.noise._structured_dropout import spatial_dropout as spatial_dropout
-from jaxreg.noise._structured_dropout import stochastic_depth as stochastic_depth
-from jaxreg.noise._token_dropout import token_dropout as token_dropout
-from jaxreg.noise._variational_dropout import variational_dropout as variational_dropout
-from jaxreg.noise._variational_dropout import variational_dropout_kl as variational_dropout_kl
-from jaxreg.noise._weight_noise import weight_noise as weight_noise
-from jaxreg.noise._weight_scaling import scale_weights as scale_weights
+from jaxreg.noise._alpha_dropout import alpha_dropout
+from jaxreg.noise._concrete_dropout import concrete_dropout, concrete_dropout_kl
+from jaxreg.noise._drop_block import drop_block
+from jaxreg.noise._dropconnect import dropconnect, dropconnect_params
+from jaxreg.noise._dropout import dropout
+from jaxreg.noise._embedding_noise import embedding_noise
+from jaxreg.noise._gaussian_noise import gaussian_dropout, gaussian_noise
+from jaxreg.noise._label_noise import label_noise
+from jaxreg.noise._layer import layer
+from jaxreg.noise._rnn_weight_noise import rnn_weight_noise, rnn_weight_noise_init
+from jaxreg.noise._shake_shake import shake_drop, shake_shake
+from jaxreg.noise._structured_dropout import (
+  drop_path_rates,
+  recurrent_dropout,
+  spatial_dropout,
+  stochastic_depth,
+)
+from jaxreg.noise._token_dropout import token_dropout
+from jaxreg.noise._variational_dropout import variational_dropout, variational_dropout_kl
+from jaxreg.noise._weight_noise import weight_noise
+from jaxreg.noise._weight_scaling import scale_weights
 
-suggest_names(globals())
+__all__ = [
+  "alpha_dropout",
+  "concrete_dropout",
+  "concrete_dropout_kl",
+  "drop_block",
+  "drop_path_rates",
+  "dropconnect",
+  "dropconnect_params",
+  "dropout",
+  "embedding_noise",
+  "gaussian_dropout",
+  "gaussian_noise",
+  "label_noise",
+  "layer",
+  "recurrent_dropout",
+  "rnn_weight_noise",
+  "rnn_weight_noise_init",
+  "scale_weights",
+  "shake_drop",
+  "shake_shake",
+  "spatial_dropout",
+  "stochastic_depth",
+  "token_dropout",
+  "variational_dropout",
+  "variational_dropout_kl",
+  "weight_noise",
+]

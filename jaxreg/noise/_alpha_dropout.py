@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_option, key_first
+from jaxreg._checks import check_floating, check_option
 from jaxreg._sharding import sharding_like
 from jaxreg.noise._dropout import dropout_mask, shared_shape
 from jaxreg.typing import Array, Key
@@ -14,7 +14,6 @@ from jaxreg.typing import Array, Key
 SATURATION = -1.0507009873554805 * 1.6732632423543772
 
 
-@key_first
 def alpha_dropout(
   key: Key | None, x: ArrayLike, *, rate: ArrayLike, shared_axes: tuple[int, ...] = ()
 ) -> Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_option, check_wide, key_first
+from jaxreg._checks import check_floating, check_key, check_option, check_wide
 from jaxreg._sharding import sharding_like
 from jaxreg.noise._dropout import shared_shape
 from jaxreg.typing import Array, Key
@@ -15,7 +15,6 @@ from jaxreg.typing import Array, Key
 _LINEAR_FROM = 40.0
 
 
-@key_first
 def concrete_dropout(
   key: Key | None,
   x: ArrayLike,

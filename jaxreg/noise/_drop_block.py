@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_count, check_floating, check_key, check_option
 from jaxreg._errors import ArgumentError
 from jaxreg._sharding import placed_like
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def drop_block(
   key: Key | None,
   x: ArrayLike,

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_option, key_first
+from jaxreg._checks import check_floating, check_option
 from jaxreg._sharding import placed_like
 from jaxreg.noise._dropout import dropout
 from jaxreg.noise._weight_noise import map_selected
@@ -15,7 +15,6 @@ from jaxreg.paths import kernels_only
 from jaxreg.typing import Array, Key, Mask, Params
 
 
-@key_first
 def dropconnect(
   key: Key | None,
   x: ArrayLike,
@@ -32,8 +31,7 @@ def dropconnect(
     \qquad M_{ij} \sim \mathrm{Ber}(1 - \text{rate})
 
   The noise is inside the product, so this function takes the kernel too, unlike the rest of this folder. Some
-  networks call `stochastic_depth` by this name; that is another method. At test time use the plain layer, or
-  `dropconnect_moments`.
+  networks call `stochastic_depth` by this name; that is another method. At test time use the plain layer.
 
   Args:
     key: one draw for the whole of `x`; None for the plain layer.
@@ -68,47 +66,6 @@ def dropconnect(
   return _plus(product, bias, x.dtype)
 
 
-def dropconnect_moments(
-  x: ArrayLike, kernel: ArrayLike, *, rate: ArrayLike, bias: ArrayLike | None = None, inverted: bool = True
-) -> tuple[Array, Array]:
-  r"""Computes the mean and variance of `dropconnect` over its masks: its test-time form.
-
-  .. math:: \mathbb{E} y = W^\top x + b, \qquad
-    \operatorname{Var} y = \frac{\text{rate}}{1 - \text{rate}} (W \odot W)^\top (x \odot x)
-    \ \text{(inverted)}
-
-  The paper draws the pre-activations from the normal distribution with these moments and averages the outputs
-  of the following layers. It treats the units as independent, which they are. Without `inverted`, the product
-  is `1 - rate` times as large.
-
-  Args:
-    x, kernel, rate, bias, inverted: as in `dropconnect`.
-
-  Returns:
-    Mean and variance, each `[..., units]`, in the dtype of `x`.
-
-  Example:
-    >>> dropconnect_moments(jnp.ones(4), jnp.ones((4, 1)), rate=0.5)
-    (Array([4.], dtype=float32), Array([4.], dtype=float32))
-
-  References:
-    Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3, inference.
-  """
-  x, kernel = _check(x, kernel)
-  check_option(rate, "rate", (), low=0, high=1)
-  wide = jnp.promote_types(x.dtype, jnp.float32)
-  rate = jnp.asarray(rate, wide)
-  # At rate 1 an inverted layer is constant: its product and variance are 0 there.
-  alive = jnp.where(rate < 1, 1, 0).astype(wide)
-  first = alive if inverted else 1 - rate
-  second = alive * rate / _positive(1 - rate) if inverted else rate * (1 - rate)
-  x_wide, kernel_wide = x.astype(wide), kernel.astype(wide)
-  mean = first * (x_wide @ kernel_wide)
-  variance = second * (jnp.square(x_wide) @ jnp.square(kernel_wide))
-  return _plus(mean, bias, x.dtype), variance.astype(x.dtype)
-
-
-@key_first
 def dropconnect_params(
   key: Key | None, params: Params, *, rate: ArrayLike, mask: Mask = kernels_only, inverted: bool = True
 ) -> Params:
@@ -130,7 +87,10 @@ def dropconnect_params(
     Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3.
   """
   check_option(rate, "rate", (), low=0, high=1)
-  drop = lambda key, leaf: dropout(key, leaf, rate=rate, inverted=inverted)
+
+  def drop(key, leaf):
+    return dropout(key, leaf, rate=rate, inverted=inverted)
+
   return map_selected(drop, key, params, mask)
 
 

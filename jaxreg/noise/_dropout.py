@@ -7,12 +7,11 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_floating, check_key, check_option
 from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def dropout(
   key: Key | None,
   x: ArrayLike,

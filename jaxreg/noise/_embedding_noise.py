@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_floating, check_key, check_option
 from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def embedding_noise(
   key: Key | None, x: ArrayLike, *, alpha: ArrayLike = 5.0, where: ArrayLike | None = None
 ) -> Array:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_choice, check_floating, check_key, check_option
 from jaxreg._sharding import sharding_like
 from jaxreg.noise._dropout import shared_shape
 from jaxreg.typing import Array, Key
@@ -16,7 +16,6 @@ from jaxreg.typing import Array, Key
 Kind = Literal["additive", "multiplicative"]
 
 
-@key_first
 def gaussian_noise(
   key: Key | None,
   x: ArrayLike,
@@ -64,7 +63,6 @@ def gaussian_noise(
   return (x + noise if kind == "additive" else x * (1 + noise)).astype(x.dtype)
 
 
-@key_first
 def gaussian_dropout(
   key: Key | None,
   x: ArrayLike,

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_option, key_first, known_values
+from jaxreg._checks import check_count, check_key, check_option, known_values
 from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: ArrayLike) -> Array:
   r"""Replaces each label, with probability `rate`, by a class drawn uniformly from all classes.
 
@@ -20,7 +19,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
 
   The drawn class may be the label itself, which stays with probability `1 - eps + eps / K`. For the
   cross-entropy, the expectation over these draws is the loss with smoothed labels, `losses.label_smoothing`
-  at `smoothing=rate`, which has no noise. For a loss that is not linear in the targets there is no such form.
+  at `smoothing=rate`, which has no noise. A loss that is not linear in the targets has no such form.
 
   Args:
     key: two draws of the labels' shape: whether to replace, and the class; None for no noise.
@@ -39,14 +38,14 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, label smoothing.
   """
-  given, labels = labels, jnp.asarray(labels)
+  raw_labels, labels = labels, jnp.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(f"labels must be integers, got {labels.dtype}")
   check_count(num_classes, "num_classes")
   check_option(rate, "rate", labels.shape, low=0, high=1)
   if num_classes - 1 > jnp.iinfo(labels.dtype).max:
     raise ValueError(f"num_classes must fit the dtype of labels, {labels.dtype}, got {num_classes}")
-  known = known_values(given)
+  known = known_values(raw_labels)
   if known is not None and known.size and known.max() >= num_classes:
     raise ValueError(f"labels must be below num_classes, {num_classes}, got {known.max()}")
   if key is None:

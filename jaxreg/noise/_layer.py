@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
+from jaxreg._noise_options import check_options, is_array
 from jaxreg.typing import Array, Key
 
 
@@ -23,7 +22,7 @@ class Layer:
 
   Attributes:
     function: `(key, x, *, ...) -> x`.
-    options: the options of `function` that are no arrays, as pairs, in order.
+    options: the options of `function` other than arrays, as pairs, in order.
     arrays: its options that are arrays: leaves, so that they can be trained.
     inference: whether noise is off. A leaf, as in `eqx.nn.Dropout`: `eqx.nn.inference_mode` sets it.
   """
@@ -56,7 +55,7 @@ def layer(function: Callable[..., Any], *, inference: bool = False, **options: A
     **options: options of the function.
 
   Returns:
-    A `Layer`, called as `layer(x, key=key)`; `key=None` is no noise.
+    A `Layer`, called as `layer(x, key=key)`; `key=None` adds no noise.
 
   Raises:
     TypeError: if `function` has no such option, or an option cannot be hashed.
@@ -72,16 +71,3 @@ def layer(function: Callable[..., Any], *, inference: bool = False, **options: A
   rest = tuple(sorted((name, value) for name, value in options.items() if name not in arrays))
   hash(rest)  # jit would hash it later, with a less clear error
   return Layer(function, rest, arrays, inference)
-
-
-def is_array(option: Any) -> bool:
-  return isinstance(option, jax.Array | np.ndarray)
-
-
-def check_options(function: Callable[..., Any], options: dict[str, Any]) -> None:
-  """Checks that a noise function has these options."""
-  try:
-    inspect.signature(function).bind_partial(None, None, **options)
-  except TypeError as error:
-    name = getattr(function, "__name__", "function")
-    raise TypeError(f"{name} does not take {', '.join(options) or 'a key and x'}: {error}") from None

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_floating, check_key, check_option
 from jaxreg._sharding import sharding_like
 from jaxreg.noise._gaussian_noise import Kind, check_kind
 from jaxreg.paths import chosen, kernels_only, leaf_names
@@ -29,11 +29,13 @@ def rnn_weight_noise_init(params: Params) -> RNNWeightNoise:
     >>> rnn_weight_noise_init({"kernel": jnp.ones(2)}).total
     {'kernel': Array([0., 0.], dtype=float32)}
   """
-  wide = lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+
+  def wide(leaf):
+    return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
+
   return RNNWeightNoise(jnp.zeros((), jnp.int32), jax.tree.map(lambda leaf: wide(jnp.asarray(leaf)), params))
 
 
-@key_first
 def rnn_weight_noise(
   key: Key | None,
   params: Params,

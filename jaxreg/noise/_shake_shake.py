@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batched, check_choice, check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_batched, check_choice, check_floating, check_key, check_option
 from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def shake_shake(
   key: Key | None,
   x1: ArrayLike,
@@ -73,7 +72,6 @@ def shake_shake(
   return mixed.astype(x1.dtype)
 
 
-@key_first
 def shake_drop(
   key: Key | None,
   x: ArrayLike,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batched, check_choice, check_count, check_floating, check_option, key_first
+from jaxreg._checks import check_batched, check_choice, check_count, check_floating, check_option
 from jaxreg.noise._dropout import dropout
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def spatial_dropout(
   key: Key | None,
   x: ArrayLike,
@@ -50,7 +49,6 @@ def spatial_dropout(
   return dropout(key, x, rate=rate, inverted=inverted, shared_axes=axes)
 
 
-@key_first
 def recurrent_dropout(
   key: Key | None, x: ArrayLike, *, rate: ArrayLike, time_axis: int = -2, inverted: bool = True
 ) -> Array:
@@ -85,7 +83,6 @@ def recurrent_dropout(
   return dropout(key, x, rate=rate, inverted=inverted, shared_axes=(time_axis,))
 
 
-@key_first
 def stochastic_depth(
   key: Key | None,
   x: ArrayLike,

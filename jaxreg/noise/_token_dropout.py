@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_floating, check_key, key_first
+from jaxreg._checks import check_count, check_floating, check_key
 from jaxreg._errors import ArgumentError
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: int = 0) -> Array:
   r"""Keeps a random subset of the tokens, in order, with the same number in each sequence.
 
@@ -50,7 +49,7 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
   tokens = x.shape[-2]
   if num_prefix < 0 or num_kept + num_prefix > tokens:
     raise ArgumentError(
-      "num_kept", f"must fit beside num_prefix={num_prefix} in {tokens} tokens, got {num_kept}"
+      "num_kept", f"must be at most {tokens} tokens minus num_prefix={num_prefix}, got {num_kept}"
     )
   if key is None:
     return x

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_wide, key_first
+from jaxreg._checks import check_floating, check_key, check_wide
 from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
-@key_first
 def variational_dropout(
   key: Key | None, x: ArrayLike, *, log_alpha: ArrayLike, max_log_alpha: float = 8.0
 ) -> Array:

@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_floating, check_key, check_option
 from jaxreg._errors import ArgumentError
 from jaxreg.noise._gaussian_noise import Kind, check_kind, gaussian_noise
 from jaxreg.paths import chosen, kernels_only, leaf_names
 from jaxreg.typing import Array, Key, Mask, Params
 
 
-@key_first
 def weight_noise(
   key: Key | None,
   params: Params,

@@ -7,12 +7,15 @@ noise, mixup, CutMix. A weight or option is a number, a schedule of the step or 
 A term's key comes from its name, so adding or removing a term changes no other term's draws.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.objective._compose import Composed as Composed
-from jaxreg.objective._compose import compose as compose
-from jaxreg.objective._terms import example_term as example_term
-from jaxreg.objective._terms import penalty as penalty
-from jaxreg.objective._terms import perturbation as perturbation
-from jaxreg.objective._view import View as View
+from jaxreg.objective._compose import Composed, compose
+from jaxreg.objective._terms import example_term, penalty, perturbation
+from jaxreg.objective._view import View
 
-suggest_names(globals())
+__all__ = [
+  "Composed",
+  "View",
+  "compose",
+  "example_term",
+  "penalty",
+  "perturbation",
+]

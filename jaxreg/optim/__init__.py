@@ -7,23 +7,35 @@ the formulas without an epsilon, with 0/0 = 0; the usual ones are `optax.adagrad
 or `grad_fn` raises a ValueError without them.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.optim._adaptive import adaptive as adaptive
-from jaxreg.optim._adaptive import exact_adagrad as exact_adagrad
-from jaxreg.optim._adaptive import exact_adam as exact_adam
-from jaxreg.optim._adaptive import exact_rmsprop as exact_rmsprop
-from jaxreg.optim._asam import asam as asam
-from jaxreg.optim._fista import fista as fista
-from jaxreg.optim._gradient_noise import gradient_noise as gradient_noise
-from jaxreg.optim._gsam import gsam as gsam
-from jaxreg.optim._layer_decay import layer_decay as layer_decay
-from jaxreg.optim._mahalanobis import mahalanobis as mahalanobis
-from jaxreg.optim._p_norm import p_norm_sgd as p_norm_sgd
-from jaxreg.optim._path_sgd import path_norm as path_norm
-from jaxreg.optim._path_sgd import path_sgd as path_sgd
-from jaxreg.optim._reparameterize import reparameterize as reparameterize
-from jaxreg.optim._sam import sam as sam
-from jaxreg.optim._sgld import sgld as sgld
-from jaxreg.optim._trust_region import trust_region as trust_region
+from jaxreg.optim._adaptive import adaptive, exact_adagrad, exact_adam, exact_rmsprop
+from jaxreg.optim._asam import asam
+from jaxreg.optim._fista import fista
+from jaxreg.optim._gradient_noise import gradient_noise
+from jaxreg.optim._gsam import gsam
+from jaxreg.optim._layer_decay import layer_decay
+from jaxreg.optim._mahalanobis import mahalanobis
+from jaxreg.optim._p_norm import p_norm_sgd
+from jaxreg.optim._path_sgd import path_sgd
+from jaxreg.optim._reparameterize import reparameterize
+from jaxreg.optim._sam import sam
+from jaxreg.optim._sgld import sgld
+from jaxreg.optim._trust_region import trust_region
 
-suggest_names(globals())
+__all__ = [
+  "adaptive",
+  "asam",
+  "exact_adagrad",
+  "exact_adam",
+  "exact_rmsprop",
+  "fista",
+  "gradient_noise",
+  "gsam",
+  "layer_decay",
+  "mahalanobis",
+  "p_norm_sgd",
+  "path_sgd",
+  "reparameterize",
+  "sam",
+  "sgld",
+  "trust_region",
+]

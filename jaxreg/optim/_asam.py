@@ -64,7 +64,10 @@ def asam(
     taken = paths.chosen(jax.tree.unflatten(tree, leaves), mask)
     sizes = [jnp.abs(wide(w)) + eps if each else 1.0 for w, each in zip(leaves, taken)]
     scale = part(jax.tree.unflatten(tree, sizes), updates)
-    scaled = lambda t, u: (t * wide(u)).astype(wide(u).dtype)
+
+    def scaled(t, u):
+      return (t * wide(u)).astype(wide(u).dtype)
+
     direction = steepest(jax.tree.map(scaled, scale, updates), "global", "l2")
     second = gradient_at(jax.tree.map(scaled, scale, direction), updates, params, grad_fn, rho)
     return tx.update(second, state, params, **extra_args)

@@ -12,8 +12,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_function, check_range
 from jaxreg._leaves import wide
-from jaxreg.constraints._prox import Prox
-from jaxreg.constraints._proximal_gradient import backtracked, next_momentum
+from jaxreg._proximal import Prox, backtracked, next_momentum
 from jaxreg.optim._masked import on_whole, part
 from jaxreg.typing import Array, Params
 

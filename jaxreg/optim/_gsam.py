@@ -62,7 +62,10 @@ def gsam(
     second = gradient_at(steepest(first, "global", "l2"), first, params, grad_fn, rho)
     unit = steepest(second, "global", "l2")
     along = partitioned(optax.tree.vdot, first, unit, kept=slice(0))
-    less = lambda p, g, u: p - weight * (g - along * u)
+
+    def less(p, g, u):
+      return p - weight * (g - along * u)
+
     combined = as_updates(jax.tree.map(less, second, first, unit), updates)
     return tx.update(combined, state, params, **extra_args)
 

@@ -47,7 +47,10 @@ def layer_decay(
 
   def scale(updates: Any, params: Any = None) -> Any:
     del params
-    factor = lambda u, layer: (u * decay ** (len(layers) - 1 - layer)).astype(u.dtype)
+
+    def factor(u, layer):
+      return (u * decay ** (len(layers) - 1 - layer)).astype(u.dtype)
+
     return jax.tree.map(factor, updates, paths.labels(updates, layers))
 
   return optax.with_extra_args_support(optax.chain(inner, optax.stateless(scale)))

@@ -72,9 +72,11 @@ def mahalanobis(
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Proximal Problem.
   """
   forms = {"dense": dense, "diagonal": diagonal, "solve": solve}
-  given = [name for name, form in forms.items() if form is not None]
-  if len(given) != 1:
-    raise ValueError(f"one of dense, diagonal and solve must be given, got {', '.join(given) or 'none'}")
+  forms_passed = [name for name, form in forms.items() if form is not None]
+  if len(forms_passed) != 1:
+    raise ValueError(
+      f"one of dense, diagonal and solve must be given, got {', '.join(forms_passed) or 'none'}"
+    )
   if solve is None:
     apply = _dense(dense) if diagonal is None else _diagonal(diagonal)
   elif not callable(solve):
@@ -101,8 +103,12 @@ def _dense(dense: Any) -> Solve:
   factors = jax.tree.map(_factor, dense)
 
   def by_leaf(updates: Any, params: Any, **extra_args: Any) -> Any:
-    on_flat = lambda g, factor: _solve(factor, g.reshape(-1)).reshape(g.shape)
-    solved = lambda g, factor: partitioned(on_flat, g, factor)
+    def on_flat(g, factor):
+      return _solve(factor, g.reshape(-1)).reshape(g.shape)
+
+    def solved(g, factor):
+      return partitioned(on_flat, g, factor)
+
     return jax.tree.map(solved, updates, part(factors, updates))
 
   return by_leaf

@@ -11,8 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_range
-from jaxreg._leaves import total, wide
-from jaxreg._sharding import partitioned
+from jaxreg._leaves import wide
 from jaxreg.optim._mahalanobis import mahalanobis, quotient
 from jaxreg.optim._masked import on_whole, part
 from jaxreg.paths import chosen, everything
@@ -20,46 +19,6 @@ from jaxreg.typing import Array, Mask, Params
 
 # `(params, x [1, ...]) -> outputs`, with no dropout and no batch statistics.
 Apply = Callable[[Params, Array], Any]
-
-
-def path_norm(apply_fn: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Array:
-  r"""Computes the p-norm of the products of weights along all paths from an input to an output.
-
-  .. math:: \phi_p(w) = \Bigl(\sum_{\text{paths}} \prod_{e \in \text{path}} |w_e|^p\Bigr)^{1/p}
-
-  No path is enumerated: a network with the weights :math:`|w|^p` maps an input of ones to the sums over all
-  paths. Nothing in it is negative, so ReLUs have no effect. Biases are edges from a unit with value 1.
-
-  The network runs in float64, also where JAX's default is float32, because the powers leave float32's range.
-  With `p = 2`, the norm and its gradient are right if the products along all parts of all paths lie between
-  1e-154 and 1e154. Beyond, they count as 0, or the norm is infinite or NaN. TPUs have float32's range only:
-  1e-19 to 1e19.
-
-  Args:
-    apply_fn: `(params, x) -> outputs`, a network of dense and convolutional layers, ReLUs, sums and pooling.
-      A layer that casts its inputs to a narrower dtype has the range of that dtype.
-    params: its parameters, floating.
-    input_shape: shape of one example, without the batch.
-    p: at least 1.
-
-  Returns:
-    A scalar, float32 or wider.
-
-  Example:
-    >>> apply_fn = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
-    >>> params = {"a": jnp.array([[1.0, -2.0]]), "b": jnp.array([[3.0], [-1.0]])}
-    >>> path_norm(apply_fn, params, (1,)), 3.0**2 + 2.0**2
-    (Array(3.6055512, dtype=float32), 13.0)
-
-  References:
-    Neyshabur, Salakhutdinov and Srebro, `Path-SGD: Path-Normalized Optimization in Deep Neural Networks`,
-    2015.
-  """
-  check_range(p, "p", low=1)
-  norm = lambda params, p: _power(_path_sum(apply_fn, _powers(params, p), input_shape), p, inverse=True)
-  if isinstance(p, int | float):
-    return _in_float64(lambda params: norm(params, p), jax.tree.map(wide, params))
-  return _in_float64(lambda both: norm(*both), jax.tree.map(wide, (params, jnp.asarray(p, float))))
 
 
 def path_kappa(apply_fn: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Params:
@@ -133,35 +92,19 @@ def path_sgd(
   def solve(updates: Any, params: Params, *, all_params: Params | None = None, **extra_args: Any) -> Any:
     if params is None:
       raise ValueError("params must be given to update, got None")
-    kappa_of = lambda params: path_kappa(apply_fn, params, input_shape, p=p)
+
+    def kappa_of(params):
+      return path_kappa(apply_fn, params, input_shape, p=p)
+
     kappa = on_whole(kappa_of, "apply_fn", all_params)(params)
     taken = jax.tree.unflatten(jax.tree.structure(kappa), chosen(kappa, mask, default=everything))
-    divide = lambda g, k, each: quotient(g, k + eps) if each else g
+
+    def divide(g, k, each):
+      return quotient(g, k + eps) if each else g
+
     return jax.tree.map(divide, updates, part(kappa, updates), part(taken, updates))
 
   return mahalanobis(learning_rate, solve=solve)
-
-
-def _in_float64(function: Callable[[Any], Array], tree: Any) -> Array:
-  """`function(tree)`, a scalar, and its derivative: computed in float64, rounded to the dtype of `tree`."""
-  dtype = jnp.result_type(*jax.tree.leaves(tree))
-  cast = lambda tree, dtype: jax.tree.map(lambda x: x.astype(dtype), tree)
-
-  @jax.custom_jvp
-  def rounded(tree: Any) -> Array:
-    with jax.enable_x64(True):
-      return function(cast(tree, jnp.float64)).astype(dtype)
-
-  # The gradient is rounded here, because a transposition by the caller would run in float32.
-  @rounded.defjvp
-  def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    with jax.enable_x64(True):
-      gradient = cast(jax.grad(function)(cast(primals[0], jnp.float64)), dtype)
-    vdot = lambda x, y: partitioned(jnp.vdot, x, y, kept=slice(0))
-    products = jax.tree.map(vdot, gradient, tangents[0])
-    return rounded(*primals), total(jax.tree.leaves(products))
-
-  return rounded(tree)
 
 
 def _path_sum(apply_fn: Apply, powers: Params, input_shape: Sequence[int]) -> Array:

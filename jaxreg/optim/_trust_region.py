@@ -162,7 +162,10 @@ def as_updates(new: Any, updates: Any) -> Any:
 
 def on_floating(function: Callable[..., Array], tree: Any, *rest: Any) -> Any:
   """Applies `function` to floating leaves; other leaves, such as counters, stay unchanged."""
-  floats = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
+
+  def floats(x):
+    return jnp.issubdtype(jnp.result_type(x), jnp.floating)
+
   return jax.tree.map(lambda x, *others: function(x, *others) if floats(x) else x, tree, *rest)
 
 

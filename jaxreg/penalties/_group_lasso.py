@@ -1,8 +1,6 @@
 """The sum of the norms of each unit's weights."""
 
-import math
-
-from jaxreg._leaves import selected, total, unit_axes
+from jaxreg._leaves import group_factor, selected, total, unit_axes
 from jaxreg._scaled import norm
 from jaxreg.paths import kernels_only
 from jaxreg.typing import Array, Mask, Params
@@ -41,12 +39,8 @@ def group_lasso(
     Yuan and Lin, `Model selection and estimation in regression with grouped variables`, 2006.
   """
 
-  def of_leaf(name: str, w: Array) -> Array:
+  def leaf_penalty(name: str, w: Array) -> Array:
     axes = unit_axes(name, w, axis)
     return group_factor(w, axes, size_weighted) * norm(w, axes).sum()
 
-  return total(of_leaf(name, w) for name, w in selected(params, mask))
-
-
-def group_factor(w: Array, axes: tuple[int, ...], size_weighted: bool) -> float:
-  return math.sqrt(math.prod(w.shape[axis] for axis in axes)) if size_weighted else 1.0
+  return total(leaf_penalty(name, w) for name, w in selected(params, mask))

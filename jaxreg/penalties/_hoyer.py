@@ -36,8 +36,8 @@ def hoyer(params: Params, *, mask: Mask = kernels_only) -> Array:
     Hoyer, `Non-negative Matrix Factorization with Sparseness Constraints`, 2004.
   """
 
-  def of_leaf(w: Array) -> Array:
+  def leaf_penalty(w: Array) -> Array:
     w, length, _ = scaled(w.ravel(), (0,))
     return jnp.square(absolute(w).sum() / jnp.where(length[0] == 0, 1, length[0]))
 
-  return total(of_leaf(w) for _, w in selected(params, mask))
+  return total(leaf_penalty(w) for _, w in selected(params, mask))

@@ -18,7 +18,7 @@ def learned_dropout(params: Params, *, length_scale: ArrayLike = 1.0) -> Array:
   .. math:: \sum_{l:\ p_l} \mathrm{KL}_{\text{concrete}}(W_l, p_l) +
     \sum_{l:\ \alpha_l} \mathrm{KL}_{\text{variational}}(\alpha_l)
 
-  A leaf `rate_logit` belongs to concrete dropout on the inputs of the leaf `kernel` beside it, as in
+  A leaf `rate_logit` belongs to concrete dropout on the inputs of the `kernel` of the same layer, as in
   `models.Dense`. A leaf `log_alpha` belongs to variational dropout: it counts once per input,
   because the weights that read an input share its noise. With a mean loss, the weight of this penalty is 1
   over the number of training examples.
@@ -31,7 +31,7 @@ def learned_dropout(params: Params, *, length_scale: ArrayLike = 1.0) -> Array:
     A scalar, float32 or wider.
 
   Raises:
-    ValueError: if a `rate_logit` has no `kernel` beside it.
+    ValueError: if a layer has a `rate_logit` but no `kernel`.
 
   Example:
     >>> layer = {"kernel": jnp.ones((2, 2)), "bias": jnp.zeros(2), "log_alpha": jnp.zeros(2)}

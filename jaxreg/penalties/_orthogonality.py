@@ -39,7 +39,7 @@ def orthogonality(
     Bansal, Chen and Wang, `Can We Gain More from Orthogonality Regularizations in Training Deep CNNs?`, 2018.
   """
 
-  def of_leaf(w: Array, axes: tuple[int, ...]) -> Array:
+  def leaf_penalty(w: Array, axes: tuple[int, ...]) -> Array:
     moved = jnp.moveaxis(w, axes, range(len(axes)))
     # Both sizes explicitly: a kernel without inputs leaves no number of units to infer.
     matrix = moved.reshape(math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :]))
@@ -50,4 +50,6 @@ def orthogonality(
     return jnp.square(gram - jnp.eye(gram.shape[0], dtype=gram.dtype)).sum()
 
   leaves = ((w, unit_axes(name, w, axis)) for name, w in selected(params, mask))
-  return total(partitioned(functools.partial(of_leaf, axes=axes), w, kept=slice(0)) for w, axes in leaves)
+  return total(
+    partitioned(functools.partial(leaf_penalty, axes=axes), w, kept=slice(0)) for w, axes in leaves
+  )

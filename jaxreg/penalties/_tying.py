@@ -89,10 +89,10 @@ def l2_sp(params: Params, *, reference: Params, mask: Mask = kernels_only) -> Ar
 
 def _below(leaves: dict[str, Array], name: str) -> dict[str, Array]:
   inside = [leaf for leaf in leaves if leaf == name or leaf.startswith(f"{name}/")]
-  found = {leaf[len(name) :]: wide(floating(leaves[leaf], leaf)) for leaf in inside}
-  if not found:
+  leaves_by_place = {leaf[len(name) :]: wide(floating(leaves[leaf], leaf)) for leaf in inside}
+  if not leaves_by_place:
     raise ArgumentError("pairs", f"there is no parameter {name!r}; there are {', '.join(leaves)}")
-  return found
+  return leaves_by_place
 
 
 def _shapes(leaves: dict[str, Array]) -> str:

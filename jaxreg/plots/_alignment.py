@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, colors, legend_below, new_figure, tidy
-from jaxreg.plots._marks import stroke
+from jaxreg._figures import WIDTH, colors, legend_below, new_figure, stroke, tidy
 
 FEW = 6  # more groups have no colours that one can tell apart
 _SEED = re.compile(r", seed \d+|seed \d+, ")

@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from jaxreg._figures import WIDTH, legend_below, new_figure, tidy
+from jaxreg._intervals import cut, interval
 from jaxreg._metrics import COMPARED, heading, metric
 from jaxreg._paper_names import paper_name
-from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
-from jaxreg.plots._interval import cut, interval
 
 COLORS = ("tab:gray", "tab:blue")  # of the reference, and of the other rows
 FAR = 5.0  # a row is far above if it ends this many widths of the others from their start

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, new_figure, tidy
+from jaxreg._figures import WIDTH, new_figure, tidy
 
 
 def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "") -> Figure:

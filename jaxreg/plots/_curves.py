@@ -8,18 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxreg._paper_names import paper_name
-from jaxreg.plots._axes import (
+from jaxreg._figures import (
   WIDTH,
-  averages,
   colors,
   finish,
   legend_below,
   log_scale,
   new_figure,
-  note_averages,
 )
-from jaxreg.plots._lines import Records, line, masked, of_numbers, read, stars
+from jaxreg._paper_names import paper_name
+from jaxreg.plots._lines import Records, averages, line, masked, note_averages, of_numbers, read, stars
 
 # sigmoid(a) for a = 1 + exp(-a): KL and entropy balance there if the posterior drops all other classes.
 EQUILIBRIUM = 0.782188

@@ -1,20 +1,21 @@
 """Lines of one metric over epochs, averaged in blocks if there are too many records to draw."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from jaxreg._figures import NOT_FINITE
+from jaxreg._intervals import cut
 from jaxreg._metrics import metric
-from jaxreg.plots._interval import cut
 
 Records = Sequence[Mapping[str, Any]]
 MAX_POINTS = 200
 MIN_BAND = 10
 FEW_POINTS = 30
-NOT_FINITE = "not finite"
 
 
 class Series(NamedTuple):
@@ -148,3 +149,19 @@ def _lonely(values: np.ndarray) -> list[int]:
   finite = np.concatenate([[False], np.isfinite(values), [False]])
   lonely = finite[1:-1] & ~finite[:-2] & ~finite[2:]
   return np.flatnonzero(lonely | (len(values) <= FEW_POINTS)).tolist()
+
+
+def note_averages(figure: Figure, blocks: Iterable[int]) -> None:
+  """Notes below the figure how many records a point stands for, if more than one."""
+  if note := averages(blocks):
+    figure.supxlabel(note, fontsize="small", color="dimgray")
+
+
+def averages(blocks: Iterable[int]) -> str:
+  """Says how many records a point stands for; empty if it is one."""
+  averaged = sorted({block for block in blocks if block > 1})
+  if not averaged:
+    return ""
+  bands = " Bands: their 10th to 90th percentile." if averaged[-1] >= MIN_BAND else ""
+  means = " or ".join(map(str, averaged))
+  return f"Series of more than {MAX_POINTS} records: a point is the mean of {means} consecutive ones.{bands}"

@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from jaxreg.plots._axes import WIDTH, log_ticks, new_figure, tidy
-from jaxreg.plots._marks import GREY
+from jaxreg._figures import GREY, WIDTH, log_ticks, new_figure, tidy
 
 MAX_POINTS = 3000
 FEW_POINTS = 300

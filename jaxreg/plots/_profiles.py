@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, legend_below, log_ticks, new_figure, tidy
-from jaxreg.plots._marks import band, stroke
+from jaxreg._figures import WIDTH, band, legend_below, log_ticks, new_figure, stroke, tidy
 
 
 def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str = "") -> Figure:

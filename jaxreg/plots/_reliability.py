@@ -8,12 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
+from jaxreg._figures import GREY, WIDTH, bar, legend_below, new_figure, tidy
+from jaxreg._intervals import wilson
 from jaxreg._paper_names import paper_name
 from jaxreg.calibration import Bins
-from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
-from jaxreg.plots._marks import GREY, bar
 
-QUANTILE = 1.959964  # the normal distribution's quantile for 95 % intervals
 FEW = 20  # a bin with fewer examples says little: no line goes through it
 
 
@@ -74,14 +73,6 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
   lower.axhline(FEW, color="gray", linewidth=0.8, linestyle="--")
   lower.set_xlabel("confidence")
   return figure
-
-
-def wilson(correct: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Computes Wilson's 95 % interval for a fraction, which stays in [0, 1] and has a width at 0 and 1."""
-  share, z = correct / count, QUANTILE
-  middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-  half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
-  return np.maximum(middle - half, 0), np.minimum(middle + half, 1)
 
 
 def predicted(

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from jaxreg._checks import check_range
-from jaxreg.plots._axes import WIDTH, new_figure
+from jaxreg._figures import WIDTH, new_figure
 
 MAX_PRINTED = 10
 MAX_NAMED = 25

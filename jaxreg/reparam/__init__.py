@@ -4,10 +4,13 @@ A function that needs state takes it and returns it. For a single kernel the uni
 Linen's dense and convolutional layers; for another layout give `axis`, or a tree with names.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.reparam._spectral_norm import spectral_norm as spectral_norm
-from jaxreg.reparam._weight_norm import weight_norm as weight_norm
-from jaxreg.reparam._weight_norm import weight_norm_init as weight_norm_init
-from jaxreg.reparam._weight_standardization import weight_standardization as weight_standardization
+from jaxreg.reparam._spectral_norm import spectral_norm
+from jaxreg.reparam._weight_norm import weight_norm, weight_norm_init
+from jaxreg.reparam._weight_standardization import weight_standardization
 
-suggest_names(globals())
+__all__ = [
+  "spectral_norm",
+  "weight_norm",
+  "weight_norm_init",
+  "weight_standardization",
+]

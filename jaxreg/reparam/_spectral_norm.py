@@ -22,7 +22,7 @@ def spectral_norm(
   .. math:: v \leftarrow \frac{W u}{\|W u\|}, \quad u \leftarrow \frac{W^\top v}{\|W^\top v\|}, \qquad
     \bar W = \frac{W}{\sigma}, \quad \sigma = v^\top W u
 
-  with `W` the kernel as a matrix, `[inputs, units]`. Keep the returned `u` beside the parameters for the next
+  with `W` the kernel as a matrix, `[inputs, units]`. Keep the returned `u` with the parameters for the next
   step; one iteration is enough if the kernel changes little from step to step. At test time pass `u` and drop
   the returned one. The stored kernel does not change. For a convolution this is the norm of the matrix, not
   of the linear map.
@@ -58,7 +58,7 @@ def spectral_norm(
   if kernel.size == 0:
     return kernel, u
 
-  def of_arrays(kernel: Array, u: Array) -> tuple[Array, Array]:
+  def normalise(kernel: Array, u: Array) -> tuple[Array, Array]:
     wide = jnp.promote_types(kernel.dtype, jnp.float32)
     moved = jnp.moveaxis(kernel, axes, range(len(axes)))
     matrix = moved.reshape(shape).astype(wide)
@@ -66,24 +66,24 @@ def spectral_norm(
     matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
     fixed = jax.lax.stop_gradient(matrix)
     # Power iteration cannot leave a zero vector, so it then starts from the column with the largest entry.
-    left = unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()])
+    left = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()])
     right = placed_like(jax.lax.stop_gradient(u).astype(wide), fixed)
     _, left, right = jax.lax.fori_loop(0, num_steps, _iterate, (fixed, left, right))
     sigma = left @ (matrix @ right)
     normalised = (matrix / _or_one(sigma)).reshape(moved.shape).astype(kernel.dtype)
     return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
 
-  return partitioned(of_arrays, kernel, u, kept=(slice(None), slice(0)))
+  return partitioned(normalise, kernel, u, kept=(slice(None), slice(0)))
 
 
 # The matrix is carried, so that the loop's body is one function, which calls outside of `jit` compile once.
 def _iterate(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
   matrix, left, right = carry
-  left = unit(matrix @ right, otherwise=left)
-  return matrix, left, unit(matrix.T @ left, otherwise=right)
+  left = _unit(matrix @ right, otherwise=left)
+  return matrix, left, _unit(matrix.T @ left, otherwise=right)
 
 
-def unit(x: Array, otherwise: Array | float = 0.0) -> Array:
+def _unit(x: Array, otherwise: Array | float = 0.0) -> Array:
   """The vector divided by its length; `otherwise` if the length is 0."""
   length = jnp.sqrt(jnp.square(x).sum())
   return jnp.where(length == 0, otherwise, x / _or_one(length))

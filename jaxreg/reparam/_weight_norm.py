@@ -88,7 +88,7 @@ def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
 
 
 def each_kernel(function: Callable[..., Array], v: Any, *rest: Any) -> Any:
-  """Applies `function(name, kernel, ...)` to each kernel of a tree, with the leaves of `rest` beside it."""
+  """Applies `function(name, kernel, ...)` to each kernel and the leaves of `rest` with the same name."""
   names = jax.tree.unflatten(jax.tree.structure(v), paths.leaf_names(v))
   return jax.tree.map(function, names, v, *rest)
 

@@ -5,8 +5,10 @@ alone. `compare(cards, out=...)` puts several models and their seeds beside each
 `jaxreg[report]`.
 """
 
-from jaxreg._names import suggest_names
-from jaxreg.reports._compare import compare as compare
-from jaxreg.reports._report import report as report
+from jaxreg.reports._compare import compare
+from jaxreg.reports._report import report
 
-suggest_names(globals())
+__all__ = [
+  "compare",
+  "report",
+]

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from jaxreg import flatness
-from jaxreg.flatness._common import widened
-from jaxreg.plots._reliability import QUANTILE
+from jaxreg._intervals import QUANTILE
+from jaxreg._leaves import wide
 from jaxreg.reports._model import Model, Section, Unavailable
 from jaxreg.reports._numbers import Number, around
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
@@ -40,7 +40,7 @@ def flat(model: Model) -> Section:
   at_once = number // parts  # all of one size, which compiles once
   rows = np.random.default_rng(model.seed).permutation(size)[: parts * at_once]
   batch = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[rows]), batch)
-  params, loss_fn = widened(model.params), flatness.chunked(model.loss_fn, at_once)
+  params, loss_fn = jax.tree.map(wide, model.params), flatness.chunked(model.loss_fn, at_once)
   keys = jax.random.split(jax.random.fold_in(model.key, 300), 3 + directions)
   curvature = flatness.Curvature(model.loss_fn, params, batch, chunk_size=at_once)
   pairs = curvature.top_eigenpairs(key=keys[0], num_pairs=PAIRS)

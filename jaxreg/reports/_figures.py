@@ -9,9 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxreg import plots
+from jaxreg._figures import WIDTH, band, legend_below, new_figure, tidy
 from jaxreg.calibration import Bins
-from jaxreg.plots._axes import WIDTH, legend_below, new_figure, tidy
-from jaxreg.plots._marks import band
 
 Arrays = Mapping[str, np.ndarray]
 # The arrays of each model's seeds; the label of a single model is "".

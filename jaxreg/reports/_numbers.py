@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxreg import calibration
-from jaxreg.plots._reliability import QUANTILE, wilson
+from jaxreg._intervals import QUANTILE, wilson
 
 RESAMPLES = 1000
 

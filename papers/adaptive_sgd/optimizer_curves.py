@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxreg.plots._axes import WIDTH, new_figure
+from jaxreg._figures import WIDTH, new_figure
 from jaxreg.train import RunError
 from jaxreg.train.run.metrics_file import read_records
 from papers._command import one_line_errors, read_comparison, row_folder

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_wide
-from jaxreg.losses._dropmax_masks import LOG_EPS, gated_logits
-from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg._dropmax_masks import LOG_EPS, gated_logits
+from jaxreg._labels import is_target_of
+from jaxreg.losses import softmax_cross_entropy
 from jaxreg.typing import Array
 from papers.dropmax._masks import Target, check_scores, fix_target, mask_log_probs, mask_nll, masked_scores
 

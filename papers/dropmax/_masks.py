@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_labels, check_range, check_wide
-from jaxreg.ensembles._masks import dropout_masks
-from jaxreg.losses._dropmax_masks import dropmax_masked_logits
-from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg._dropmax_masks import dropmax_masked_logits
+from jaxreg._labels import is_target_of
+from jaxreg.losses import softmax_cross_entropy
 from jaxreg.typing import Array
 
 MAX_CLASSES = 16
@@ -48,7 +47,7 @@ def dropmax_masks(num_classes: int) -> Array:
     raise ValueError(
       f"num_classes must be at most {MAX_CLASSES}, got {num_classes}: all 2^K masks are enumerated"
     )
-  return dropout_masks(num_classes)
+  return (jnp.arange(2**num_classes)[:, None] >> jnp.arange(num_classes)[None]) & 1 == 1
 
 
 def dropmax_expected_nll(

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.losses._dropmax_masks import gated_logits
-from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg._dropmax_masks import gated_logits
+from jaxreg._labels import is_target_of
+from jaxreg.losses import softmax_cross_entropy
 from jaxreg.typing import Array
 from papers.dropmax._masks import Target, check_scores, fix_target, mask_log_probs, masked_scores
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
-from jaxreg.losses._labels import is_target_of
+from jaxreg._labels import is_target_of
 from jaxreg.typing import Array
 from papers.dropmax._masks import (
   check_scores,

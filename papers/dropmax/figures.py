@@ -22,7 +22,7 @@ from scipy.special import expit
 
 from jaxreg import losses
 from jaxreg._atomic_files import write_figures
-from jaxreg.losses._dropmax_masks import dropmax_mask, dropmax_masked_logits
+from jaxreg._dropmax_masks import dropmax_mask, dropmax_masked_logits
 from jaxreg.train import RunError, base_config, load
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data.dataset import Split

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_range, check_wide, key_first
+from jaxreg._checks import check_count, check_key, check_range, check_wide
 from jaxreg.typing import Array, Key
 
 MAX_PARTITIONS = 10**6
@@ -154,7 +154,6 @@ def group_relaxation(scores: ArrayLike, groups: ArrayLike, *, num_groups: int) -
   return jax.nn.softplus(-(member @ scores)).sum(axis=-1)
 
 
-@key_first
 def search_grouping(
   key: Key,
   features: ArrayLike,

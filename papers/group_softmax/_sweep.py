@@ -6,10 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from jaxreg._figures import WIDTH, band, bar, new_figure
+from jaxreg._intervals import cut, interval
 from jaxreg._metrics import metric
-from jaxreg.plots._axes import WIDTH, new_figure
-from jaxreg.plots._interval import cut, interval
-from jaxreg.plots._marks import band, bar
 
 Runs = Mapping[str, Sequence[float]]
 

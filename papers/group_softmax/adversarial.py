@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks._records import Found
 from jaxreg import losses
-from jaxreg.losses._group_softmax_scores import GROUPINGS, feature_groups
+from jaxreg._group_scores import GROUPINGS, feature_groups
 from jaxreg.train import RunError, base_config
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.finished.load import load

@@ -1,6 +1,5 @@
 """Where early stopping stops, on digits with wrong labels."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -25,14 +24,14 @@ def learning_curves(found: Found) -> Figure:
   drawn = np.where(generator.uniform(size=len(labels)) < 0.2, generator.integers(0, 10, len(labels)), labels)
   examples = {**examples, "labels": jnp.asarray(drawn)}
   params = jax.vmap(lambda key: init(key, SIZES))(jax.random.split(jax.random.key(0), SEEDS))
+  stopping = averaging.early_stopping(patience=PATIENCE)
 
   @jax.jit
   def measured(state: Any, params: Any) -> tuple[Any, jax.Array, jax.Array]:
     of = lambda batch: jax.vmap(lambda params: nll(params, batch))(params)
-    update = partial(averaging.early_stopping_update, patience=PATIENCE)
-    return jax.vmap(update)(state, params, of(val)), of(examples), of(val)
+    return jax.vmap(stopping.update)(state, params, of(val)), of(examples), of(val)
 
-  state = jax.vmap(averaging.early_stopping_init)(params)
+  state = jax.vmap(stopping.init)(params)
   steps, on_train, on_val, stops = [], [], [], np.zeros(SEEDS, int)
   options = {"key": jax.random.key(1), "steps": 2000, "chunk": 20, "learning_rate": 0.005}
   for step, moved in train(plain, params, examples, **options, name="a fifth of the labels drawn anew"):

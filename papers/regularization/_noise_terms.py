@@ -9,7 +9,7 @@ unregularised fit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_range, check_wide
-from jaxreg.noise._gaussian_noise import Kind, check_kind
+from jaxreg._checks import check_choice, check_range, check_wide
 from jaxreg.paths import chosen, kernels_only
 from jaxreg.typing import Array, Mask, Params
 
@@ -32,7 +31,7 @@ def weight_noise_terms(
   targets: ArrayLike,
   *,
   variance: ArrayLike,
-  kind: Kind = "additive",
+  kind: Literal["additive", "multiplicative"] = "additive",
   mask: Mask | Any = kernels_only,
 ) -> dict[str, Array]:
   r"""Computes the terms that `noise.weight_noise` adds to each squared error, as `variance` goes to 0.
@@ -72,7 +71,7 @@ def weight_noise_terms(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, noise robustness,
     the same.
   """
-  check_kind(kind)
+  check_choice(kind, "kind", ("additive", "multiplicative"))
   flat, unravel = ravel_pytree(params)
   noisy = zip(jax.tree.leaves(params), chosen(params, mask))
   where = np.flatnonzero(np.concatenate([np.full(np.size(leaf), taken) for leaf, taken in noisy]))

@@ -15,18 +15,16 @@ NAN, INF = np.nan, np.inf
 @functools.cache
 def runner(patience, min_delta, mode):
   """States after every evaluation of a sequence, in one scan; the parameters are the evaluation's number."""
-  update = functools.partial(
-    averaging.early_stopping_update, patience=patience, min_delta=min_delta, mode=mode
-  )
+  stopping = averaging.early_stopping(patience=patience, min_delta=min_delta, mode=mode)
 
   def step(state, inputs):
-    state = update(state, *inputs)
+    state = stopping.update(state, *inputs)
     return state, state
 
   def run(metrics):
     params = {"w": jnp.arange(8.0), "n": jnp.arange(8, dtype=jnp.int32)}
     start = jax.tree.map(lambda leaf: -jnp.ones_like(leaf[0]), params)
-    return jax.lax.scan(step, averaging.early_stopping_init(start), (params, metrics))[1]
+    return jax.lax.scan(step, stopping.init(start), (params, metrics))[1]
 
   return jax.jit(run)
 
@@ -77,7 +75,6 @@ def test_table(name):
 
 def test_what_does_not_fit_is_refused():
   params = {"w": jnp.zeros(2)}
-  state = averaging.early_stopping_init(params)
   for given, metric, options, error, match in (
     (params, 3.0, {"patience": 0}, ValueError, "patience"),
     (params, 3.0, {"patience": 1.0}, TypeError, "patience"),
@@ -87,5 +84,6 @@ def test_what_does_not_fit_is_refused():
     (params, jnp.ones(2), {}, ValueError, "metric must have shape"),
     ({"v": jnp.zeros(2)}, 3.0, {}, ValueError, "params must have the structure"),
   ):
-    with pytest.raises(error, match=match):
-      averaging.early_stopping_update(state, given, metric, **{"patience": 1, **options})
+    with pytest.raises(error, match=match):  # noqa: PT012
+      stopping = averaging.early_stopping(**{"patience": 1, **options})
+      stopping.update(stopping.init(params), given, metric)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxreg import averaging, losses
+from jaxreg.averaging._ema import warmed_decay
 
 ITERATES = np.random.default_rng(0).normal(size=(9, 3))
 START = np.full(3, 5.0)
@@ -18,10 +19,11 @@ def run(start, iterates, decay, ramp=True):
   """The averages after each step."""
 
   def step(state, params):
-    state = averaging.ema_update(state, params, decay=decay, ramp=ramp)
-    return state, state.params
+    state = average.update(state, params)
+    return state, average.params(state)
 
-  return jax.lax.scan(step, averaging.ema_init(start), iterates)
+  average = averaging.ema(decay=decay, ramp=ramp)
+  return jax.lax.scan(step, average.init(start), iterates)
 
 
 def test_the_plain_mean_first_then_an_exponential_one():
@@ -47,9 +49,10 @@ def test_the_decay_warms_up_as_in_timm():
   """Its `ModelEmaV3(decay=0.9, use_warmup=True, warmup_gamma=2, warmup_power=2/3).get_decay(number)`."""
   number = np.array([1, 2, 3, 11, 1001])
   want = [0.0, 0.23685717163111208, 0.3700394750525634, 0.69714656786131, 0.9]
-  np.testing.assert_allclose(averaging.ema_decay(number, decay=0.9, warmup=2.0, power=2 / 3), want, rtol=1e-6)
-  state = averaging.ema_update(averaging.ema_init(START), START, warmup=3.0)
-  got = averaging.ema_update(state, START + 4, warmup=3.0).params  # the second decay is 1 - 1 / (1 + 1/3)
+  np.testing.assert_allclose(warmed_decay(number, decay=0.9, warmup=2.0, power=2 / 3), want, rtol=1e-6)
+  average = averaging.ema(warmup=3.0)
+  state = average.update(average.init(START), START)
+  got = average.update(state, START + 4).params  # the second decay is 1 - 1 / (1 + 1/3)
   np.testing.assert_allclose(got, START + 3, rtol=1e-6)
 
 
@@ -64,12 +67,9 @@ def test_dtypes_and_extremes_of_the_decay():
 
 
 def test_refusals():
-  state = averaging.ema_init(jnp.ones(2))
-  with pytest.raises(ValueError, match="decay must lie in"):
-    averaging.ema_update(state, jnp.ones(2), decay=1.5)
-  for name, options in (("warmup", {"warmup": 0.0}), ("power", {"power": -1.0})):
-    with pytest.raises(ValueError, match=f"{name} must"):
-      averaging.ema_decay(1, **options)
+  for name, value in (("decay", 1.5), ("warmup", 0.0), ("power", -1.0)):
+    with pytest.raises(ValueError, match=f"{name} must lie in"):
+      averaging.ema(**{name: value})
 
 
 @pytest.mark.thorough
@@ -80,10 +80,11 @@ def test_refusals():
 )
 def test_a_mean_teacher_gets_no_gradient():
   x, y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 4, 3)), jnp.float32)
-  state = averaging.ema_init(jnp.ones((3, 3)))
+  average = averaging.ema(decay=0.5, ramp=False)
+  state = average.init(jnp.ones((3, 3)))
 
   def loss(student):
-    teacher = averaging.ema_update(state, student, decay=0.5, ramp=False).params
+    teacher = average.params(average.update(state, student))
     return losses.consistency(x @ student, y @ teacher).sum()
 
   def fixed(student, teacher):

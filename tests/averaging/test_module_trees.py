@@ -12,15 +12,19 @@ from flax import nnx
 
 from jaxreg import averaging
 
-PAIRS = {
-  "swa": (averaging.swa_init, averaging.swa_update),
-  "ema": (averaging.ema_init, averaging.ema_update),
-  "early_stopping": (
-    averaging.early_stopping_init,
-    functools.partial(averaging.early_stopping_update, metric=jnp.float32(1), patience=1),
-  ),
+AVERAGES = {
+  "swa": averaging.swa(),
+  "ema": averaging.ema(),
+  "early_stopping": averaging.early_stopping(patience=1),
 }
-by_name = pytest.mark.parametrize("name", PAIRS)
+by_name = pytest.mark.parametrize("name", AVERAGES)
+
+
+def functions(name):
+  """`init` and `update`; early stopping gets the metric 1."""
+  average = AVERAGES[name]
+  metric = {"metric": jnp.float32(1)} if name == "early_stopping" else {}
+  return average.init, functools.partial(average.update, **metric)
 
 
 class Net(nnx.Module):
@@ -37,7 +41,7 @@ class Net(nnx.Module):
 @jax.debug_key_reuse(False)  # to choose between two copies of a key is no draw
 def test_all_that_nnx_splits_off(name):
   """Counters and keys of its noise included: these are the newest, the rest is of float32 and averaged."""
-  init, update = PAIRS[name]
+  init, update = functions(name)
   model = Net(nnx.Rngs(0))
   snapshot = lambda: nnx.split(nnx.clone(model))[1]
   state = jax.jit(update)(init(snapshot()), snapshot())
@@ -57,7 +61,7 @@ def test_all_that_nnx_splits_off(name):
 @pytest.mark.thorough
 @by_name
 def test_an_equinox_model_says_which_leaf_is_no_array(name):
-  init, update = PAIRS[name]
+  init, update = functions(name)
   model = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0))
   with pytest.raises(TypeError, match=r"^activation must be an array, .* eqx.filter"):
     init(model)
@@ -72,7 +76,7 @@ def test_an_equinox_model_says_which_leaf_is_no_array(name):
 @by_name
 def test_before_any_update_the_parameters_are_a_copy_of_the_start(name):
   start = {"w": jnp.arange(3.0)}
-  state = PAIRS[name][0](start)
+  state = AVERAGES[name].init(start)
   np.testing.assert_array_equal(state.params["w"], [0, 1, 2])
   # A buffer of its own: both may be donated.
   assert state.params["w"].unsafe_buffer_pointer() != start["w"].unsafe_buffer_pointer()

@@ -14,9 +14,11 @@ from jaxreg import averaging
 def test_running_mean_is_the_mean():
   iterates = np.random.default_rng(0).normal(size=(7, 3))
 
+  average = averaging.swa()
+
   def run(iterates):
-    step = lambda state, params: (averaging.swa_update(state, params), None)
-    return jax.lax.scan(step, averaging.swa_init(jax.tree.map(lambda x: x[0], iterates)), iterates)[0]
+    step = lambda state, params: (average.update(state, params), None)
+    return jax.lax.scan(step, average.init(jax.tree.map(lambda x: x[0], iterates)), iterates)[0]
 
   with jax.enable_x64(True):
     got = jax.jit(run)({"w": jnp.asarray(iterates), "b": jnp.asarray(iterates, jnp.bfloat16)})

@@ -11,9 +11,11 @@ ITERATES = np.random.default_rng(0).normal(size=(7, 3)) * [1.0, 2.0, 0.1] + [5.0
 
 
 def run(iterates, rank):
+  average = averaging.swag(rank=rank)
+
   def both(start, iterates):
-    step = lambda state, params: (averaging.swag_update(state, params), None)
-    return jax.lax.scan(step, averaging.swag_init(start, rank=rank), iterates)[0]
+    step = lambda state, params: (average.update(state, params), None)
+    return jax.lax.scan(step, average.init(start), iterates)[0]
 
   return jax.jit(both)(jnp.full(3, 9.0), jnp.asarray(iterates))
 
@@ -36,7 +38,7 @@ def test_moments_and_draws(x64, number):
   np.testing.assert_allclose(state.squares / number, np.var(iterates, 0), rtol=1e-12)
   draws = 40000
   keys = jax.random.split(jax.random.key(1), draws)
-  got = np.asarray(jax.jit(jax.vmap(lambda key: averaging.swag_sample(key, state)))(keys))
+  got = np.asarray(jax.jit(jax.vmap(lambda key: averaging.swag().sample(key, state)))(keys))
   size = np.sqrt(np.diag(covariance))
   assert (abs(got.mean(0) - mean) < 4 * size / np.sqrt(draws)).all()
   error = abs(np.cov(got.T) - covariance) / np.outer(size, size)
@@ -46,12 +48,13 @@ def test_moments_and_draws(x64, number):
 @pytest.mark.thorough
 def test_counters_are_kept_and_one_iterate_is_the_mean():
   params = {"w": jnp.ones(2, jnp.bfloat16), "count": jnp.array(3)}
-  state = averaging.swag_update(averaging.swag_init(jax.tree.map(jnp.zeros_like, params)), params)
-  drawn = averaging.swag_sample(jax.random.key(0), state)
+  average = averaging.swag()
+  state = average.update(average.init(jax.tree.map(jnp.zeros_like, params)), params)
+  drawn = average.sample(jax.random.key(0), state)
   assert drawn["count"] == 3
   assert drawn["w"].dtype == jnp.float32
   np.testing.assert_array_equal(drawn["w"], 1)
   with pytest.raises(ValueError, match="rank must"):
-    averaging.swag_init(params, rank=1)
+    averaging.swag(rank=1)
   with pytest.raises(ValueError, match="scale must"):
-    averaging.swag_sample(jax.random.key(0), state, scale=-1.0)
+    averaging.swag(scale=-1.0)

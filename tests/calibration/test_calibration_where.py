@@ -35,7 +35,6 @@ ROWS = {
   "conformal_threshold of scores": (threshold, (SPOILT[0],), (REAL[0],)),
   "conformal_risk_threshold": (risk_threshold, (-BROKEN, np.exp(BROKEN)), (-LOG_PROBS, COSTS)),
   "interval_coverage": (calibration.interval_coverage, tuple(SPOILT), tuple(REAL)),
-  "quantile_coverage": (calibration.quantile_coverage, (BROKEN, SPOILT[0]), (LOG_PROBS, REAL[0])),
   **{
     name: (functools.partial(getattr(calibration, name), other_scores=REAL[1]), (SPOILT[0],), (REAL[0],))
     for name in ("auroc", "fpr_at_tpr")

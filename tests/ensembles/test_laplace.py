@@ -1,18 +1,20 @@
-"""The last layer's Laplace approximation against `jax.hessian` and NumPy's inverse, in float64."""
+"""The Laplace approximation of networks and their layers, against closed forms in float64 NumPy."""
+
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from contract import jit
 
 from jaxreg import ensembles
 
-N, D, K, PRECISION = 12, 3, 4, 0.7
+N, D, K, TAU, NOISE = 12, 3, 4, 0.7, 0.3
 rng = np.random.default_rng(0)
-FEATURES, KERNEL, NEW = rng.normal(size=(N, D)), rng.normal(size=(D, K)), rng.normal(size=(5, D))
-LABELS = rng.integers(K, size=N)
+X, NEW, KERNEL = rng.normal(size=(N, D)), rng.normal(size=(5, D)), rng.normal(size=(D, K))
+P = D * K
 
 
 @pytest.fixture
@@ -21,53 +23,183 @@ def x64():
     yield
 
 
-def variance(kernel, new, structure):
-  curvature = ensembles.laplace_curvature(FEATURES, FEATURES @ kernel, structure=structure)
-  return ensembles.laplace_variance(ensembles.laplace_posterior(curvature, precision=PRECISION), new)
+def linear(params, x, *, key):
+  assert key is None
+  return x @ params["layer"]["kernel"]
 
 
-def of_covariance(covariance, new):
-  """The variance of each logit, by the Jacobian of the logits in the kernel, row by row."""
-  jacobians = [np.kron(features[None], np.eye(K)) for features in new]
-  return np.stack([np.diag(j @ covariance @ j.T) for j in jacobians])
-
-
-@pytest.mark.thorough
-def test_dense_is_the_inverse_of_the_hessian(x64):
-  def objective(kernel):
-    log_probs = jax.nn.log_softmax(FEATURES @ kernel.reshape(D, K))
-    return -log_probs[np.arange(N), LABELS].sum() + PRECISION / 2 * (kernel**2).sum()
-
-  hessian = np.asarray(jit(jax.hessian(objective))(KERNEL.ravel()))
-  got = jit(lambda kernel: variance(kernel, NEW, "dense"))(KERNEL)
-  np.testing.assert_allclose(got, of_covariance(np.linalg.inv(hessian), NEW), rtol=1e-9)
-
-
-def test_kronecker_is_the_product_of_its_factors(x64):
-  p = oracles.softmax(FEATURES @ KERNEL)
-  outer = np.mean([np.diag(q) - np.outer(q, q) for q in p], axis=0)
-  covariance = np.linalg.inv(np.kron(FEATURES.T @ FEATURES, outer) + PRECISION * np.eye(D * K))
-  got = jit(lambda kernel: variance(kernel, NEW, "kronecker"))(KERNEL)
-  np.testing.assert_allclose(got, of_covariance(covariance, NEW), rtol=1e-9)
-
-
-def test_both_agree_where_all_examples_are_equally_sure(x64):
-  dense, kronecker = (jit(variance, static_argnums=2)(0 * KERNEL, NEW, s) for s in ("dense", "kronecker"))
-  np.testing.assert_allclose(dense, kronecker, rtol=1e-9)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("structure", ["dense", "kronecker"])
-def test_batches_add_up_and_padding_does_not_count(x64, structure):
-  fit = lambda rows, **more: ensembles.laplace_curvature(
-    FEATURES[rows], FEATURES[rows] @ KERNEL, structure=structure, **more
+def fit(structure, likelihood="categorical", **options):
+  params = {"layer": {"kernel": jnp.asarray(KERNEL)}, "other": jnp.ones(2)}
+  mask = options.pop("mask", "layer/*")
+  return ensembles.laplace(
+    linear, params, jnp.asarray(X), structure=structure, likelihood=likelihood, mask=mask, **options
   )
-  both = jax.tree.map(jnp.add, fit(slice(5)), fit(slice(5, N)))
-  padded = np.concatenate([FEATURES, np.full((2, D), np.nan)])
-  weights = np.float64(np.arange(N + 2) < N)
-  other = ensembles.laplace_curvature(padded, padded @ KERNEL, structure=structure, weights=weights)
-  for got in (both, other):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), got, fit(slice(None)))
+
+
+def jacobians(x):
+  return np.stack([np.kron(row[None], np.eye(K)) for row in x])
+
+
+def gauss_newton(likelihood, noise=1.0):
+  if likelihood == "normal":
+    outer = [np.eye(K) / noise] * N
+  else:
+    outer = [np.diag(p) - np.outer(p, p) for p in oracles.softmax(X @ KERNEL)]
+  return sum(j.T @ a @ j for j, a in zip(jacobians(X), outer, strict=True))
+
+
+def covariances(hessian, tau=TAU):
+  inverse = np.linalg.inv(hessian + tau * np.eye(P))
+  return np.stack([j @ inverse @ j.T for j in jacobians(NEW)])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("likelihood", ["categorical", "normal"])
+@pytest.mark.parametrize("structure", ["dense", "diagonal", "kfac", "ekfac"])
+def test_outputs_of_a_linear_model(x64, likelihood, structure):
+  hessian = gauss_newton(likelihood, NOISE)
+  if structure == "diagonal":
+    hessian = np.diag(np.diag(hessian))
+  elif likelihood == "categorical" and structure != "dense":
+    p = oracles.softmax(X @ KERNEL)
+    outer = np.mean([np.diag(q) - np.outer(q, q) for q in p], axis=0)
+    hessian, exact = np.kron(X.T @ X, outer), hessian
+    if structure == "ekfac":  # the same eigenvectors, and the exact matrix's diagonal along them
+      basis = np.kron(np.linalg.eigh(X.T @ X)[1], np.linalg.eigh(outer)[1])
+      hessian = basis @ np.diag(np.diag(basis.T @ exact @ basis)) @ basis.T
+  posterior = fit(structure, likelihood, noise_variance=NOISE)
+  found = posterior.linearized(NEW, precision=TAU, chunk_size=2)
+  np.testing.assert_allclose(found.outputs, NEW @ KERNEL, rtol=1e-9)
+  np.testing.assert_allclose(found.covariance, covariances(hessian), rtol=1e-7, atol=1e-10)
+
+
+def log_evidence(hessian, tau):
+  """The integral over the parameters of the quadratic posterior, less its value at the mean's likelihood."""
+  sign, logdet = np.linalg.slogdet(hessian + tau * np.eye(P))
+  assert sign > 0
+  return (P * np.log(tau) - tau * (KERNEL**2).sum() - logdet) / 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("structure", ["dense", "kfac"])
+def test_evidence_of_bayesian_linear_regression(x64, structure):
+  """`log N(y; 0, X X' / tau + noise I)`, at the posterior's mean: Bishop, Pattern Recognition, Eq. 3.86."""
+  y = X @ KERNEL[:, 0] + np.sqrt(NOISE) * rng.normal(size=N)
+
+  def exact(tau):
+    covariance = X @ X.T / tau + NOISE * np.eye(N)
+    return -(y @ np.linalg.solve(covariance, y) + np.linalg.slogdet(2 * np.pi * covariance)[1]) / 2
+
+  for tau in (0.01, 1.0, 30.0):
+    mean = np.linalg.solve(X.T @ X + NOISE * tau * np.eye(D), X.T @ y)
+    params = {"kernel": jnp.asarray(mean[:, None])}
+    posterior = ensembles.laplace(
+      lambda params, x, *, key: x @ params["kernel"],
+      params,
+      jnp.asarray(X),
+      likelihood="normal",
+      structure=structure,
+      noise_variance=NOISE,
+    )
+    residual = y - X @ mean
+    likelihood = -(residual @ residual / NOISE + N * np.log(2 * np.pi * NOISE)) / 2
+    np.testing.assert_allclose(posterior.log_evidence(tau) + likelihood, exact(tau), rtol=1e-9)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("likelihood", ["categorical", "normal"])
+def test_the_best_precision_has_the_largest_evidence(x64, likelihood):
+  posterior, hessian = fit("dense", likelihood), gauss_newton(likelihood)
+  np.testing.assert_allclose(posterior.log_evidence(TAU), log_evidence(hessian, TAU), rtol=1e-9)
+  grid = np.logspace(-3, 3, 20001)
+  values = np.linalg.eigvalsh(hessian)
+  evidence = (P * np.log(grid) - grid * (KERNEL**2).sum() - np.log(values[:, None] + grid).sum(axis=0)) / 2
+  np.testing.assert_allclose(posterior.best_precision(), grid[evidence.argmax()], rtol=1e-3)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("structure", ["dense", "kfac", "diagonal"])
+def test_draws_have_the_posterior_mean_and_covariance(x64, structure):
+  posterior = fit(structure, "normal")
+  draws = jax.jit(lambda key: posterior.sample(key, precision=TAU, num_samples=20000))(jax.random.key(0))
+  assert draws["other"].shape == (20000, 2)
+  assert (draws["other"] == 1).all()
+  flat = np.asarray(draws["layer"]["kernel"]).reshape(-1, P)
+  hessian = gauss_newton("normal")
+  hessian = np.diag(np.diag(hessian)) if structure == "diagonal" else hessian
+  expected = np.linalg.inv(hessian + TAU * np.eye(P))
+  np.testing.assert_allclose(flat.mean(axis=0), KERNEL.ravel(), atol=5 * np.sqrt(expected.max() / 20000))
+  np.testing.assert_allclose(np.cov(flat.T), expected, atol=6 * expected.max() / np.sqrt(20000))
+
+
+def mlp(params, x, *, key):
+  hidden = jnp.tanh(x @ params["a"]["kernel"] + params["a"]["bias"][None])
+  return hidden @ params["b"]["kernel"] + params["b"]["bias"][None]
+
+
+@pytest.mark.thorough
+def test_blocks_of_a_network_are_those_of_its_gauss_newton_matrix(x64):
+  """One example: there Kronecker factors are exact, block by block, with biases in their places."""
+  shapes = {"a": (D, 4), "b": (4, K)}
+  params = {
+    name: {"kernel": jnp.asarray(rng.normal(size=s)), "bias": jnp.asarray(rng.normal(size=s[1:]))}
+    for name, s in shapes.items()
+  }
+  x = jnp.asarray(X[:1])
+  flat, unravel = jax.flatten_util.ravel_pytree(params)
+  jacobian = np.asarray(jax.jacobian(lambda flat: mlp(unravel(flat), x, key=None)[0])(flat))
+  p = oracles.softmax(np.asarray(mlp(params, x, key=None)))[0]
+  hessian = jacobian.T @ (np.diag(p) - np.outer(p, p)) @ jacobian
+  of_a = 4 + D * 4
+  hessian[:of_a, of_a:] = hessian[of_a:, :of_a] = 0
+  new = jax.vmap(lambda x: jax.jacobian(lambda flat: mlp(unravel(flat), x[None], key=None)[0])(flat))
+  rows = np.asarray(new(jnp.asarray(NEW)))
+  inverse = np.linalg.inv(hessian + TAU * np.eye(flat.size))
+  expected = np.stack([j @ inverse @ j.T for j in rows])
+  # The last layer's block is exact; the first one's is a Kronecker product only up to the classes' mean.
+  for structure in ("kfac", "ekfac"):
+    posterior = ensembles.laplace(mlp, params, x, structure=structure, mask="b/*")
+    covariance = posterior.linearized(jnp.asarray(NEW), precision=TAU).covariance
+    own = np.linalg.inv(hessian[of_a:, of_a:] + TAU * np.eye(flat.size - of_a))
+    np.testing.assert_allclose(
+      covariance, np.stack([j @ own @ j.T for j in rows[:, :, of_a:]]), rtol=1e-7, atol=1e-10
+    )
+    whole = ensembles.laplace(mlp, params, x, structure=structure)
+    np.testing.assert_allclose(
+      whole.linearized(jnp.asarray(NEW), precision=TAU).covariance, expected, rtol=1e-7, atol=1e-10
+    )
+
+
+TORCH = json.loads((Path(__file__).parent / "laplace_torch.json").read_text())
+NAMES = {"full": "dense", "kron": "kfac", "diag": "diagonal"}
+LIKELIHOODS = {"classification": "categorical", "regression": "normal"}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", TORCH["cases"], ids=lambda case: f"{case['likelihood']}-{case['structure']}")
+def test_numbers_of_laplace_torch(x64, case):
+  """Version 0.3 on the same weights, by `benchmarks/laplace_torch.py`."""
+  params = [{"kernel": jnp.asarray(kernel)} for kernel in TORCH["kernels"]]
+  posterior = ensembles.laplace(
+    lambda params, x, *, key: jnp.tanh(x @ params[0]["kernel"]) @ params[1]["kernel"],
+    params,
+    jnp.asarray(TORCH["inputs"]),
+    likelihood=LIKELIHOODS[case["likelihood"]],
+    structure=NAMES[case["structure"]],
+    noise_variance=TORCH["noise_variance"],
+  )
+  tau = TORCH["precision"]
+  found = posterior.linearized(jnp.asarray(TORCH["new"]), precision=tau)
+  np.testing.assert_allclose(found.outputs, case["outputs"], atol=1e-8)
+  np.testing.assert_allclose(found.covariance, case["covariance"], rtol=1e-6, atol=1e-8)
+  np.testing.assert_allclose(posterior.log_evidence(tau), case["evidence"], rtol=1e-7)
+
+
+def test_refusals():
+  with pytest.raises(ValueError, match=r"^mask must select a kernel with structure=kfac, or give diagonal"):
+    fit("kfac", mask="other")
+  with pytest.raises(ValueError, match=r"^precision must lie in \(0, inf"):
+    fit("diagonal").log_evidence(0.0)
 
 
 def test_the_prediction_is_nearly_the_integral_over_a_gaussian():
@@ -80,33 +212,3 @@ def test_the_prediction_is_nearly_the_integral_over_a_gaussian():
     assert np.exp(log_probs[0]) == pytest.approx(
       oracles.sigmoid(mean / np.sqrt(1 + np.pi * var / 8)), rel=1e-5
     )
-
-
-@pytest.mark.thorough
-def test_refusals():
-  features, logits = jnp.ones((2, D)), jnp.ones((2, K))
-  with pytest.raises(ValueError, match="structure must be"):
-    ensembles.laplace_curvature(features, logits, structure="diagonal")  # type: ignore[arg-type]
-  with pytest.raises(ValueError, match=r"got \(2, 3\) and \(1, 4\)"):
-    ensembles.laplace_curvature(features, logits[:1])
-  curvature = ensembles.laplace_curvature(features, logits)
-  with pytest.raises(ValueError, match="precision must lie in"):
-    ensembles.laplace_posterior(curvature, precision=0.0)
-  with pytest.raises(ValueError, match=r"features must be \[batch, 3\]"):
-    ensembles.laplace_variance(ensembles.laplace_posterior(curvature, precision=1.0), logits)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("structure", ["dense", "kronecker"])
-def test_a_regression_s_posterior_is_bayesian_linear_regression(x64, structure):
-  """Two outputs with noise of their own: each has the posterior of a linear model."""
-  noise = np.array([0.5, 2.0])
-  curvature = ensembles.laplace_curvature(
-    FEATURES, np.zeros((N, 2)), structure=structure, noise_variance=noise
-  )
-  got = ensembles.laplace_variance(ensembles.laplace_posterior(curvature, precision=PRECISION), NEW)
-  inverses = [np.linalg.inv(FEATURES.T @ FEATURES / value + PRECISION * np.eye(D)) for value in noise]
-  want = np.stack([np.einsum("nd,de,ne->n", NEW, inverse, NEW) for inverse in inverses], axis=1)
-  np.testing.assert_allclose(got, want, rtol=1e-9)
-  with pytest.raises(ValueError, match="noise_variance"):
-    ensembles.laplace_curvature(FEATURES, np.zeros((N, 2)), noise_variance=0.0)

@@ -12,7 +12,6 @@ from jaxreg import ensembles, noise, paths
 
 MEANS = (ensembles.arithmetic, ensembles.geometric)
 both = jax.jit(lambda log_probs, weights=None: tuple(mean(log_probs, weights=weights) for mean in MEANS))
-mask_probs = jax.jit(lambda masks, keep: ensembles.mask_probs(masks, rate=1 - keep))
 
 
 def predictions(members=4, batch=(3,), classes=3, seed=0):
@@ -25,18 +24,6 @@ def masked_regressions(d, keep, seed=0):
   x, kernel, bias = rng.normal(size=d), rng.normal(size=(d, 3)), rng.normal(size=3)
   masks = oracles.all_masks(d)
   return x, kernel, bias, np.log(oracles.softmax(masks * x @ kernel + bias)), masks
-
-
-@pytest.mark.parametrize("keep", [0.3, [0.2, 1.0, 0.5]])
-def test_masks_and_their_probabilities(keep):
-  masks = ensembles.dropout_masks(3)
-  # The oracle's order has the first unit as the highest digit.
-  want = oracles.all_masks(3)[:, ::-1]
-  np.testing.assert_array_equal(masks, want)
-  with jax.enable_x64(True):
-    got = np.asarray(mask_probs(np.asarray(masks), np.float64(keep)))
-  np.testing.assert_allclose(got, oracles.mask_probabilities(want, keep), rtol=1e-14)
-  np.testing.assert_allclose(got.sum(), 1, rtol=1e-14)
 
 
 @pytest.mark.parametrize("weights", [None, [0.1, 0.0, 0.7, 0.6]])
@@ -61,7 +48,7 @@ def test_geometric_mean_over_masks_is_scaled_weights(keep):
   x, kernel, bias, log_probs, masks = masked_regressions(6, keep)
   scaled = noise.scale_weights({"kernel": kernel, "bias": bias}, rate=1 - keep, mask=paths.kernels_only)
   with jax.enable_x64(True):
-    arithmetic, geometric = map(np.exp, both(log_probs, mask_probs(masks > 0, np.float64(keep))))
+    arithmetic, geometric = map(np.exp, both(log_probs, oracles.mask_probabilities(masks, np.full(6, keep))))
   np.testing.assert_allclose(geometric, oracles.softmax(x @ np.asarray(scaled["kernel"]) + bias), rtol=1e-5)
   np.testing.assert_allclose(geometric, oracles.softmax(keep * x @ kernel + bias), rtol=1e-13)
   exact = oracles.mask_probabilities(masks, np.full(6, keep)) @ np.exp(log_probs)
@@ -124,8 +111,7 @@ def test_the_mean_of_members():
   rng = np.random.default_rng(3)
   x, labels = np.float32(rng.normal(size=(20, 4))), rng.integers(0, 3, 20)
   kernels = np.float32(rng.normal(size=(5, 4, 3)) * 2)
-  apply_fn = lambda params, x: x @ params["kernel"]
-  log_probs = lambda kernels: jax.nn.log_softmax(ensembles.ensemble_apply(apply_fn, {"kernel": kernels}, x))
+  log_probs = lambda kernels: jax.nn.log_softmax(jax.vmap(lambda kernel: x @ kernel)(kernels))
   predict = jax.jit(lambda kernels, weights=None: ensembles.arithmetic(log_probs(kernels), weights=weights))
   got = np.asarray(predict(kernels))
   each = oracles.softmax(np.einsum("bf,mfk->mbk", x, kernels))
@@ -168,17 +154,5 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="log_probs must be log-probabilities, got probabilities"):
       mean(jnp.full((2, 4), 0.25))
   assert all(np.isnan(x).all() for x in both(log_probs, jnp.array([2.0, -1.0])))  # traced
-  with pytest.raises(ValueError, match="num_units must be at most 16, got 17"):
-    ensembles.dropout_masks(17)
-  with pytest.raises(ValueError, match="rate"):
-    ensembles.mask_probs(jnp.ones((4, 2), bool), rate=1.5)
-  for wrong in (-0.1, 1.5, jnp.nan):
-    keep = jnp.array([0.5, wrong])
-    with pytest.raises(ValueError, match="rate must lie in"):
-      jax.jit(lambda masks, keep=keep: ensembles.mask_probs(masks, rate=keep))(jnp.ones((4, 2), bool))
-  with pytest.raises(ValueError, match="rate"):
-    ensembles.mask_probs(jnp.ones((4, 2), bool), rate=jnp.ones(3))
-  with pytest.raises(TypeError, match="masks must be bool"):
-    ensembles.mask_probs(jnp.ones((4, 2)), rate=0.5)
   with pytest.raises(ValueError, match="num_members"):
     ensembles.bootstrap_indices(jax.random.key(0), num_examples=3, num_members=0)

@@ -7,7 +7,7 @@ import oracles
 import pytest
 
 from jaxreg import losses
-from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
+from jaxreg.losses import deterministic_dropmax_terms
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(size=(12, 5)).astype(np.float32) * 2

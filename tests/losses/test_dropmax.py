@@ -16,9 +16,8 @@ from contract import jit
 from scipy.special import log_expit, logit
 
 from jaxreg import losses
-from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
-from jaxreg.losses._dropmax_masks import dropmax_log_mask, dropmax_masked_logits
-from jaxreg.losses._dropmax_qp import dropmax_qp_terms
+from jaxreg._dropmax_masks import dropmax_log_mask, dropmax_masked_logits
+from jaxreg.losses import deterministic_dropmax_terms, dropmax_qp_terms
 
 K = 10
 log_mask = jit(dropmax_log_mask, static_argnames="num_samples")

@@ -5,7 +5,7 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxreg.losses._dropmax_qp import dropmax_qp_terms
+from jaxreg.losses import dropmax_qp_terms
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(size=(12, 5)).astype(np.float32) * 2

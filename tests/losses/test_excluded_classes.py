@@ -12,7 +12,7 @@ from cases_losses import bi_tempered
 from contract import jit
 
 from jaxreg import losses
-from jaxreg.losses._dropmax_qp import dropmax_qp_terms
+from jaxreg.losses import dropmax_qp_terms
 
 INF = math.inf
 # The second class is excluded; the label is another one, the excluded one, and one without rivals.

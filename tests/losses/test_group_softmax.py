@@ -10,8 +10,8 @@ import oracles
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jaxreg import _group_scores as rules
 from jaxreg import losses
-from jaxreg.losses import _group_softmax_scores as rules
 
 FORMS = ("dense", "scan", "gather")
 # Compiled as a whole; one operation after the other takes longer.

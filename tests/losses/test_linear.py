@@ -282,7 +282,7 @@ def test_memory_does_not_grow_with_examples_times_classes():
     ({"kernel": W[0]}, ValueError, r"kernel must be \[features, classes\]"),
     ({"kernel": ()}, ValueError, "kernel must be an array or a tuple of at least one"),
     ({"bias": BIAS[:3]}, ValueError, "bias must have shape"),
-    ({"bias": (BIAS, BIAS)}, ValueError, "bias must be as many as the 1 kernels"),
+    ({"bias": (BIAS, BIAS)}, ValueError, "bias must have one array for each of the 1 kernels"),
     ({"labels": LABELS + CLASSES}, ValueError, "labels must lie in"),
     ({"labels": SOFT[:3]}, ValueError, "labels must have the leading axes"),
     ({"where": WHERE.astype(int)}, TypeError, "where must be bool"),

@@ -114,3 +114,12 @@ def test_refusals():
       function({"a": jnp.ones(3), "b": jnp.ones(2)}, {"a": jnp.ones(()), "b": jnp.ones(())})
   with pytest.raises(ValueError, match=r"log_vars\['a'\] must have shape"):
     losses.uncertainty_weighting(one, {"a": jnp.ones(3)})
+
+
+def test_the_terms_are_the_weighted_losses():
+  tasks = {"digit": jnp.array([2.0, 4.0]), "parity": jnp.array([1.0, 3.0])}
+  terms = losses.multitask_terms(tasks, weights={"digit": 1.0, "parity": 0.5})
+  np.testing.assert_allclose(terms["parity"], [0.5, 1.5])
+  log_vars = {"digit": jnp.log(4.0), "parity": jnp.log(1.0)}
+  terms = losses.uncertainty_weighting_terms(tasks, log_vars)
+  np.testing.assert_allclose(terms["digit"], np.array([2.0, 4.0]) / 4 + np.log(2), rtol=1e-6)

@@ -54,7 +54,7 @@ def test_embedding_noise_leaves_padding_alone_and_scales_by_the_tokens():
 
 def test_numbers_that_do_not_fit_are_refused():
   x = jnp.ones((2, 5, 3))
-  with pytest.raises(ValueError, match="num_kept must fit beside num_prefix=1 in 5 tokens, got 5"):
+  with pytest.raises(ValueError, match="num_kept must be at most 5 tokens minus num_prefix=1, got 5"):
     noise.token_dropout(jax.random.key(0), x, num_kept=5, num_prefix=1)
   for options in ({"num_kept": 0}, {"num_kept": 2, "num_prefix": -1}):
     with pytest.raises(ValueError, match="num_kept"):

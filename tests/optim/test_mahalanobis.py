@@ -188,6 +188,8 @@ def test_refusals():
     mahalanobis(1.0, solve=3.0)  # type: ignore[arg-type]
   with pytest.raises(ValueError, match=r"dense must be \[3, 3\]"):
     step(mahalanobis(1.0, dense=np.eye(2)), np.ones(3, np.float32))
+  with pytest.raises(ValueError, match="forward must be square"):
+    reparameterize(optax.sgd(0.1), jnp.ones((2, 3)))
   with pytest.raises(ValueError, match="singular"):
     reparameterize(optax.sgd(0.1), np.ones((2, 2)))
   with pytest.raises(ValueError, match="forward must be linear"):

@@ -10,7 +10,7 @@ import oracles
 import pytest
 
 from jaxreg import losses
-from jaxreg.losses._group_softmax_scores import discriminative_scores, feature_groups, fixed_scores
+from jaxreg._group_scores import discriminative_scores, feature_groups, fixed_scores
 from papers import group_softmax
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -8,7 +8,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.averaging import swag_sample
+from jaxreg.averaging import swag as make_swag
 from jaxreg.objective import example_term
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.registry import REGISTRY
@@ -109,7 +109,7 @@ def test_a_run_with_swag_predicts_the_mean_over_its_draws(tmp_path, light_runs):
   assert state.count == 10  # of 16 steps, those after the first 6
   p = []
   for one in jax.random.split(key, 5):
-    w = swag_sample(jax.random.split(one)[0], state, scale=3.0)["params"]["head"]["classifier"]
+    w = make_swag(scale=3.0).sample(jax.random.split(one)[0], state)["params"]["head"]["classifier"]
     logits = x @ np.asarray(w["kernel"], np.float64) + np.asarray(w["bias"], np.float64)
     p.append(oracles.softmax(logits))
   assert np.std(p, axis=0).max() > 0.01

@@ -10,7 +10,7 @@ import runs
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.losses._dropmax_masks import dropmax_log_mask
+from jaxreg._dropmax_masks import dropmax_log_mask
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import replicas_of

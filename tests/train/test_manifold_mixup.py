@@ -6,7 +6,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.augment._manifold_mixup import Mixing
+from jaxreg.augment import Mixing
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 

@@ -10,7 +10,7 @@ import runs
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jaxreg import train
-from jaxreg.losses._dropmax_masks import dropmax_log_mask
+from jaxreg._dropmax_masks import dropmax_log_mask
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.methods.method import NUMBERS

@@ -236,14 +236,14 @@ def composed_step(config, program):
     (value, aux), grads = jax.value_and_grad(regularized, has_aux=True)(params, batch, key=step_keys.network)
     updates, opt_state = optimizer.update(grads, opt_state, params)
     params = optax.apply_updates(params, updates)
-    average = averaging.ema_update(average, params, **config.average.ema.to_dict())
+    average = averaging.ema(**config.average.ema.to_dict()).update(average, params)
     if limit := limits.get("l2"):
       rate = config.regularizers.dual_learning_rate
       dual = constraints.dual_step(dual, penalties.l2(params), bound=limit, learning_rate=rate)
     return value, (params, {**model_state, **aux["model_state"]}, opt_state, (average, dual))
 
   def start(params, model_state):
-    kept = averaging.ema_init(params), constraints.dual_init()
+    kept = averaging.ema().init(params), constraints.dual_init()
     return params, model_state, optimizer.init(params), kept
 
   return start, jax.jit(step)
@@ -309,8 +309,11 @@ def test_what_predicts_is_averaged(row):
   start, step = composed_step(config, program)
   train_step, root, reference = jax.jit(program.train_step), state.key, state.params
   ours, inputs, labels = start(state.params, {}), data.val.inputs[:40], data.val.labels[:40]
-  swa, swag = averaging.swa_init(state.params), averaging.swag_init({"params": state.params})
-  best = averaging.early_stopping_init(state.params)
+  mean = averaging.swa()
+  gaussian = averaging.swag(scale=options["scale"] if row == "swag" else 1.0)
+  swa, swag = mean.init(state.params), gaussian.init({"params": state.params})
+  stopping = averaging.early_stopping(**(options if row == "early_stopping" else {"patience": 1}))
+  best = stopping.init(state.params)
   for number, batch in enumerate(make_batches(config, data, steps=6)):
     state, _ = train_step(state, batch)
     if not best.should_stop:
@@ -318,17 +321,15 @@ def test_what_predicts_is_averaged(row):
     if row == "early_stopping":
       wrong = lambda params: (predicted(program, params, inputs).argmax(-1) != labels).mean()
       state = program.evaluated(state, wrong(state.params))
-      best = averaging.early_stopping_update(best, ours[0], wrong(ours[0]), **options)
+      best = stopping.update(best, ours[0], wrong(ours[0]))
     if number in (3, 5):  # after step 2 of 6, every second, to the last
-      swa = averaging.swa_update(swa, ours[0])
+      swa = mean.update(swa, ours[0])
     if number > 1:
-      swag = averaging.swag_update(swag, {"params": ours[0]})
+      swag = gaussian.update(swag, {"params": ours[0]})
 
   def draw(key):
     for_params, _ = jax.random.split(key)
-    return predicted(
-      program, averaging.swag_sample(for_params, swag, scale=options["scale"])["params"], inputs
-    )
+    return predicted(program, gaussian.sample(for_params, swag)["params"], inputs)
 
   key = lambda: jax.random.key(7)
   if row == "early_stopping":
@@ -361,7 +362,7 @@ def test_members_are_trained_and_combined(row):
     _, key = keys.root(seed)
     return start(program.network.init(key, jnp.zeros((1, 8, 8, 1)))[0], {})
 
-  ours = ensembles.ensemble_apply(init, seeds)
+  ours = jax.vmap(init)(seeds)
   chosen = [np.arange(len(images))] * len(seeds)
   if config.data.bootstrap:
     draw = functools.partial(ensembles.bootstrap_indices, num_examples=len(images), num_members=1)
@@ -371,8 +372,7 @@ def test_members_are_trained_and_combined(row):
     weights = np.ones(indices.shape, np.float32)
     return {"inputs": images[indices], "labels": labels[indices].astype(np.int32), "weights": weights}
 
-  def member(given, number):
-    state, batch, seed = given
+  def member(state, batch, seed, number):
     return step(*state, batch, number, keys.root(seed)[0], None)[1]
 
   train_step = jax.jit(jax.vmap(program.train_step))
@@ -380,9 +380,9 @@ def test_members_are_trained_and_combined(row):
     states, _ = train_step(states, batches(order(number)))
     plain = dataclasses.replace(order, drawn=())(number)
     own = batches(np.stack([chosen[each][rows] for each, rows in enumerate(plain)]))
-    ours = ensembles.ensemble_apply(member, (ours, own, seeds), number)
+    ours = jax.vmap(member, in_axes=(0, 0, 0, None))(ours, own, seeds, number)
   inputs = data.test.inputs[:40]
-  ours = ensembles.ensemble_apply(lambda params: predicted(program, params, inputs), ours[0])
+  ours = jax.vmap(lambda params: predicted(program, params, inputs))(ours[0])
   predict = lambda state: program.predict_fn(state, inputs / 16, jax.random.key(0))
   got = program.target.mean(jax.vmap(predict)(states))
   np.testing.assert_allclose(ensembles.arithmetic(ours), got, rtol=1e-6, atol=2e-6)

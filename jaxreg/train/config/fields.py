@@ -338,11 +338,9 @@ class Report(Group, read_when=by_job("report"), scope="call"):
 class Laplace(Group, read_when=by_laplace, scope="call"):
   over: Literal["last", "all"] = field("last", "Layers with random weights: the last one, or all.")
   structure: Structure = field(
-    "kfac", "Structure of the Gauss-Newton matrix with over=all, as in ensembles.laplace."
+    "kfac", "Structure of the Gauss-Newton matrix of these weights, as in ensembles.laplace."
   )
-  samples: int = field(
-    0, "Weight samples to average over with over=all; 0: a linearised network.", "[0, 1e4]"
-  )
+  samples: int = field(0, "Samples of these weights to average over; 0: a linearised network.", "[0, 1e4]")
 
 
 class Compare(Group, read_when=by_job("compare"), scope="call"):

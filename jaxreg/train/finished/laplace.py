@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import operator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import jax
@@ -12,7 +13,7 @@ from flax import linen as nn
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg import calibration, ensembles, models
+from jaxreg import ensembles, models
 from jaxreg.train import keys
 from jaxreg.train.config.fields import Structure
 from jaxreg.train.data.batches import Source, gather
@@ -30,7 +31,6 @@ from jaxreg.typing import Array, Key, Params
 Arrays = dict[str, Array]
 Parts = tuple[Array, ...]
 
-PRECISIONS = np.logspace(-2, 4, 13)
 MOST_DENSE = 10_000  # parameters; their matrix takes 400 MB
 CHUNK = 16  # examples whose Jacobians are in memory at once
 
@@ -58,44 +58,85 @@ def laplace_measures(
   structure: Structure,
   samples: int,
 ) -> dict[str, float]:
-  """Measures predictions under the posterior of the weights on `shown`; returns the prior's precision, too.
+  """Computes metrics on `shown` under the posterior of the weights, and the prior's precision.
 
-  The measures are error, NLL and ECE. Where labels are numbers, they are the NLPD and the coverage and width
-  of intervals; the noise has the variance of the training errors. Training examples have no augmentation.
-  `over`, `structure` and `samples` are the fields of `config.laplace`.
+  The metrics are error, NLL and ECE. Where labels are numbers, they are the NLPD and the coverage and width
+  of intervals; the noise has the variance of the training errors. The precision maximises the evidence.
+  Training examples have no augmentation. `over`, `structure` and `samples` are the fields of
+  `config.laplace`.
   """
-  size = sum(x.size for x in jax.tree.leaves(state.params))
-  if over == "all" and structure == "dense" and size > MOST_DENSE:
+  program, mesh = run.program, run.replicas.mesh
+  if over == "last":
+    layer, _ = _outputs_of(program)
+    apply_fn, params = _linear, {"layer": functools.reduce(operator.getitem, layer.split("/"), state.params)}
+  else:
+    apply_fn, params = _make_network(program, state), state.params
+  size = sum(x.size for x in jax.tree.leaves(params))
+  if structure == "dense" and size > MOST_DENSE:
     raise RunError(
       f"laplace.structure: dense takes a matrix of all parameters, at most {MOST_DENSE}, here {size}; "
       "give kfac, ekfac or diagonal"
     )
-  program, mesh = run.program, run.replicas.mesh
   forward = _make_forward(program, mesh, last=over == "last")
 
-  def parts(name: str) -> Iterator[Parts]:
-    source = sources[name]
-    return (forward(state, source.arrays, batch) for batch in batches(source, run.batch_size, mesh))
-
-  @functools.cache
   def whole(name: str) -> tuple[np.ndarray, ...]:
     """Returns the arrays of a split, without padding, on the host."""
-    joined = zip(*jax.device_get(list(parts(name))), strict=True)
-    return tuple(np.concatenate(x)[: len(sources[name])] for x in joined)
+    source = sources[name]
+    parts = [forward(state, source.arrays, batch) for batch in batches(source, run.batch_size, mesh)]
+    return tuple(np.concatenate(x)[: len(source)] for x in zip(*jax.device_get(parts), strict=True))
 
-  noise = _noise(whole("train")) if isinstance(program.target, Numbers) else None
-  if over == "last":
-    measured = _last_layer(program, parts("train"), whole("val"), whole("shown"), noise)
+  train = whole("train")
+  noise = _noise(train) if isinstance(program.target, Numbers) else None
+  posterior = ensembles.laplace(
+    apply_fn,
+    params,
+    train[0],
+    likelihood="categorical" if noise is None else "normal",
+    structure=structure,
+    noise_variance=1.0 if noise is None else noise,
+  )
+  precision = posterior.best_precision()
+  inputs, _, weights, labels = map(jnp.asarray, whole("shown"))
+  if not samples:
+    outputs, covariance = posterior.linearized(inputs, precision=precision, chunk_size=CHUNK)
+    variance = jnp.diagonal(covariance, axis1=1, axis2=2)
   else:
-    measured = _all_layers(program, state, whole("train")[0], whole("shown"), noise, structure, samples)
+    key = keys.prediction(state.key, state.step, jnp.int32(0))
+    samples_of_params = posterior.sample(key, precision=precision, num_samples=samples)
+    drawn = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), samples_of_params)
+    if noise is not None:
+      outputs, variance = drawn.mean(axis=0), drawn.var(axis=0)
+    else:
+      # The logarithm of the mean probability serves as logits without a variance.
+      outputs = ensembles.arithmetic(jax.nn.log_softmax(drawn))
+      variance = jnp.zeros_like(outputs)
+  metrics = _metrics(program, outputs, variance, noise, weights, labels)
   names = ("nlpd", "coverage", "width") if noise is not None else ("error", "nll", "ece")
-  return {f"laplace_{name}": measured[name] for name in ("precision", *names)}
+  return {"laplace_precision": float(precision), **{f"laplace_{name}": metrics[name] for name in names}}
+
+
+def _linear(params: Params, features: Array, *, key: Key | None) -> Array:
+  """Computes the last layer's outputs `[n, classes]` from its inputs."""
+  del key
+  outputs = features @ params["layer"]["kernel"]
+  return outputs + params["layer"]["bias"][None] if "bias" in params["layer"] else outputs
+
+
+def _make_network(program: Program, state: TrainState) -> Callable[..., Array]:
+  """Makes the whole network, from inputs to the last layer's outputs `[n, classes]`."""
+  _, name = _outputs_of(program)
+
+  def apply_fn(params: Params, x: Array, *, key: Key | None) -> Array:
+    outputs, _ = program.apply_fn(params, state.model_state, x, key=key, train=False)
+    return outputs[name].reshape(len(x), -1)
+
+  return apply_fn
 
 
 def _make_forward(program: Program, mesh: jax.sharding.Mesh, *, last: bool) -> Callable[..., Parts]:
   """Compiles `(state, arrays, batch) -> (x, outputs, weights, labels)`.
 
-  `x` are the inputs, or of the last layer its features and a 1.
+  `x` are the examples' inputs, or the last layer's inputs.
   """
   layer, name = _outputs_of(program)
 
@@ -105,7 +146,7 @@ def _make_forward(program: Program, mesh: jax.sharding.Mesh, *, last: bool) -> C
     with _recorded(layer, features):
       outputs, _ = program.apply_fn(state.params, state.model_state, examples.inputs, key=None, train=False)
     (features,) = features
-    x = jnp.pad(features, ((0, 0), (0, 1)), constant_values=1) if last else examples.inputs
+    x = features if last else examples.inputs
     return x, outputs[name].reshape(len(x), -1), examples.label_weights, examples.labels
 
   return forward
@@ -120,75 +161,6 @@ def _recorded(path: str, inputs: list[Array]) -> AbstractContextManager[None]:
     return call(*args, **kwargs)
 
   return nn.intercept_methods(record)
-
-
-def _last_layer(
-  program: Program,
-  train: Iterable[Parts],
-  val: tuple[np.ndarray, ...],
-  shown: tuple[np.ndarray, ...],
-  noise: np.ndarray | None,
-) -> dict[str, float]:
-  """Takes the precision of `PRECISIONS` that has the lowest NLL on the validation split."""
-  curvature = jax.jit(
-    functools.partial(ensembles.laplace_curvature, structure="kronecker", noise_variance=noise)
-  )
-  sums = (curvature(features, outputs, weights=weights) for features, outputs, weights, _ in train)
-  total = functools.reduce(calibration.merge, sums, None)
-  # The directions are the same for every precision, so they are computed once.
-  unit = ensembles.laplace_posterior(total, precision=1.0)
-
-  def metrics(split: tuple[np.ndarray, ...], precision: float) -> dict[str, float]:
-    features, outputs, weights, labels = map(jnp.asarray, split)
-    posterior = unit._replace(variances=1 / (1 / unit.variances - 1 + precision))
-    variance = ensembles.laplace_variance(posterior, features)
-    return _metrics(program, outputs, variance, noise, weights, labels)
-
-  loss = "nll" if noise is None else "nlpd"
-  precision = min(map(float, PRECISIONS), key=lambda precision: metrics(val, precision)[loss])
-  return {"precision": precision, **metrics(shown, precision)}
-
-
-def _all_layers(
-  program: Program,
-  state: TrainState,
-  train_inputs: np.ndarray,
-  shown: tuple[np.ndarray, ...],
-  noise: np.ndarray | None,
-  structure: Structure,
-  samples: int,
-) -> dict[str, float]:
-  """Takes the precision that has the largest evidence."""
-  _, name = _outputs_of(program)
-
-  def apply_fn(params: Params, x: Array, *, key: Key | None) -> Array:
-    outputs, _ = program.apply_fn(params, state.model_state, x, key=key, train=False)
-    return outputs[name].reshape(len(x), -1)
-
-  posterior = ensembles.laplace(
-    apply_fn,
-    state.params,
-    train_inputs,
-    likelihood="categorical" if noise is None else "normal",
-    structure=structure,
-    noise_variance=1.0 if noise is None else noise,
-  )
-  precision = posterior.best_precision()
-  inputs, _, weights, labels = map(jnp.asarray, shown)
-  if not samples:
-    linear = posterior.linearized(inputs, precision=precision, chunk_size=CHUNK)
-    outputs, variance = linear.outputs, jnp.diagonal(linear.covariance, axis1=1, axis2=2)
-  else:
-    key = keys.prediction(state.key, state.step, jnp.int32(0))
-    samples_of_params = posterior.sample(key, precision=precision, num_samples=samples)
-    drawn = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), samples_of_params)
-    if noise is not None:
-      outputs, variance = drawn.mean(axis=0), drawn.var(axis=0)
-    else:
-      # The logarithm of the mean probability serves as logits without a variance.
-      outputs = ensembles.arithmetic(jax.nn.log_softmax(drawn))
-      variance = jnp.zeros_like(outputs)
-  return {"precision": float(precision), **_metrics(program, outputs, variance, noise, weights, labels)}
 
 
 def _metrics(

@@ -222,7 +222,7 @@ def further_measures(
     )
   if labels.ndim > 1 and "laplace" in names:
     raise RunError(f"evaluate.measures: laplace needs labels [n], got {labels.shape}")
-  learns = [name for name in names if name in HELD_OUT or name == "laplace"]
+  learns = [name for name in names if name in HELD_OUT]
   # Two splits may be the same examples, read twice.
   if learns and np.array_equal(wanted["val"].labels, labels):
     raise RunError(
@@ -230,9 +230,9 @@ def further_measures(
       f"examples than evaluate.split={split}"
     )
   sources: dict[str, Source] = {}
-  if "laplace" in learns:
+  if "laplace" in names:
     check_last_layer(run.program)
-    splits = {"train": dataset.train, "val": wanted["val"], "shown": wanted[split]}
+    splits = {"train": dataset.train, "shown": wanted[split]}
     sources = {name: run.source(one) for name, one in splits.items()}
   measured: dict[str, list[float]] = {}
   for state in run.each():

@@ -3,9 +3,7 @@
 from flax import linen as nn
 
 from jaxreg import losses, models
-from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
-from jaxreg.losses._dropmax_qp import dropmax_qp_terms
-from jaxreg.models._layers import initializers
+from jaxreg._initializers import initializers
 from jaxreg.train.methods.method import Method
 from jaxreg.train.methods.softmax import on_logits
 from jaxreg.typing import Array, Key
@@ -55,11 +53,15 @@ METHODS = {
     AttentionHead, losses.deterministic_attention, predict_gated, soft_labels=True
   ),
   "deterministic_dropmax": Method(
-    AttentionHead, deterministic_dropmax_terms, predict_gated, terms=("nll", "auxiliary"), soft_labels=True
+    AttentionHead,
+    losses.deterministic_dropmax_terms,
+    predict_gated,
+    terms=("nll", "auxiliary"),
+    soft_labels=True,
   ),
   "dropmax_qp": Method(
     AttentionHead,
-    dropmax_qp_terms,
+    losses.dropmax_qp_terms,
     predict_dropmax,
     terms=("nll", "kl", "neg_entropy"),
     draws=("loss", "predict"),

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxreg import losses, models
 from jaxreg._errors import ArgumentError
-from jaxreg.losses._group_softmax_scores import GROUPINGS
+from jaxreg._group_scores import GROUPINGS
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array, Key
 

@@ -8,7 +8,6 @@ from flax import linen as nn
 
 from jaxreg import losses, models
 from jaxreg._errors import ArgumentError
-from jaxreg.losses._multitask import multitask_terms, uncertainty_weighting_terms
 from jaxreg.train.methods.method import Method
 from jaxreg.train.methods.softmax import predict_softmax
 from jaxreg.typing import Array
@@ -75,9 +74,9 @@ def multitask(
   for number, (task, coarse) in enumerate(zip(task_logits, task_labels, strict=True)):
     each[f"task{number}"] = losses.softmax_cross_entropy(task, coarse[labels])
   if log_vars is None:
-    terms = multitask_terms(each, weights={name: 1.0 if name == "nll" else weight for name in each})
+    terms = losses.multitask_terms(each, weights={name: 1.0 if name == "nll" else weight for name in each})
   else:
-    terms = uncertainty_weighting_terms(each, dict(zip(each, log_vars, strict=True)))
+    terms = losses.uncertainty_weighting_terms(each, dict(zip(each, log_vars, strict=True)))
   nll = terms.pop("nll")
   return {"nll": nll, "tasks": sum(terms.values(), start=jnp.zeros_like(nll))}
 

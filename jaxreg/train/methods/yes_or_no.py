@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.typing import ArrayLike
 
 from jaxreg import losses
-from jaxreg.models._layers import initializers
+from jaxreg._initializers import initializers
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array
 

@@ -1,9 +1,10 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """The parameters that predict: the last ones, the best copy, a mean over the training, or draws around it."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,21 +61,20 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
     patience: the run ends after this many evaluations without a better one.
     min_delta: smaller gains of the metric do not count.
   """
-  # Checked here, so that an error does not wait for the first evaluation.
-  check_count(patience, "patience")
-  check_range(min_delta, "min_delta", low=0)
+  best = averaging.early_stopping(patience=patience, min_delta=min_delta)
 
   def evaluated(state: PyTree, metric: Array, params: Params) -> PyTree:
-    return averaging.early_stopping_update(state, params, metric, patience=patience, min_delta=min_delta)
+    return best.update(state, params, metric)
 
-  def best(state: PyTree, params: Params) -> Params:
+  def best_params(state: PyTree, params: Params) -> Params:
     del params
-    return state.params
+    return best.params(state)
 
-  def stopped(state: PyTree) -> Array:
-    return state.should_stop
+  return Averaging(best.init, best_params, evaluated=evaluated, stopped=_should_stop, along=False)
 
-  return Averaging(averaging.early_stopping_init, best, evaluated=evaluated, stopped=stopped, along=False)
+
+def _should_stop(state: PyTree) -> Array:
+  return state.should_stop
 
 
 def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
@@ -86,7 +86,7 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
     num_steps: the length of the run.
     steps_per_epoch: the length of an epoch.
   """
-  return _collecting(averaging.swa_init, averaging.swa_update, start, every, num_steps, steps_per_epoch)
+  return _collecting(averaging.swa(), start, every, num_steps, steps_per_epoch)
 
 
 def swag(
@@ -110,30 +110,20 @@ def swag(
     num_steps: the length of the run.
     steps_per_epoch: the length of an epoch.
   """
-  # Checked here, so that an error does not wait for the last evaluation.
   check_count(samples, "samples")
-  check_range(scale, "scale", low=0)
-  init = functools.partial(averaging.swag_init, rank=rank)
-  collecting = _collecting(init, averaging.swag_update, start, every, num_steps, steps_per_epoch)
+  average = averaging.swag(rank=rank, scale=scale)
+  collecting = _collecting(average, start, every, num_steps, steps_per_epoch)
 
   def draw(key: Key, kept: tuple[PyTree, Array], params: Params) -> Params:
     # Before the first iterate, the parameters themselves: all deviations are 0.
     state = kept[0]._replace(params=collecting.params(kept, params))
-    drawn = averaging.swag_sample(key, state, scale=scale)
-    return jax.tree.map(_as_stored, drawn, params)
+    return jax.tree.map(_as_stored, average.sample(key, state), params)
 
   return dataclasses.replace(collecting, along=False, draw=draw, samples=samples)
 
 
-def _collecting(
-  init: Callable[[Params], PyTree],
-  update: Callable[[PyTree, Params], PyTree],
-  start: float,
-  every: int,
-  num_steps: int,
-  steps_per_epoch: int,
-) -> Averaging:
-  """The averaging by `init` and `update`, whose states have the mean and the count of iterates."""
+def _collecting(average: Any, start: float, every: int, num_steps: int, steps_per_epoch: int) -> Averaging:
+  """Builds the averaging over some of the steps by `averaging.swa` or `swag`."""
   check_range(start, "start", low=0, high=1, open_high=True)
   if every < 0:
     raise ArgumentError("every", f"must be at least 0, got {every}")
@@ -146,7 +136,7 @@ def _collecting(
     state: PyTree = jax.lax.cond(length == num_steps, _keep, zeros, old)
     # Counted back from the end, so that the last iterate is always in the mean.
     takes = (number > first) & ((num_steps - number) % period == 0)
-    return jax.lax.cond(takes, update, _keep, state, params), jnp.int32(num_steps)
+    return jax.lax.cond(takes, average.update, _keep, state, params), jnp.int32(num_steps)
 
   def mean(kept: tuple[PyTree, Array], params: Params) -> Params:
     state, _ = kept
@@ -157,25 +147,25 @@ def _collecting(
     return jax.tree.map(averaged, state.params, params)
 
   def start_state(params: Params) -> tuple[PyTree, Array]:
-    return init(params), jnp.int32(num_steps)
+    return average.init(params), jnp.int32(num_steps)
 
   return Averaging(start_state, mean, step)
 
 
 def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Averaging:
-  """The exponential mean of the iterates; `averaging.ema_decay` says how its decay warms up.
+  """The exponential mean of the iterates, as `averaging.ema` explains it.
 
   Args:
     decay: decay of the exponential mean, per step, after its warm-up.
     warmup: in step t the decay is at most 1 - (1 + (t - 1) / warmup) ** -power.
     power: see `warmup`; with 1 and warmup 1, the mean begins as the plain mean.
   """
-  averaging.ema_decay(1, decay=decay, warmup=warmup, power=power)  # checks them before the first step
+  average = averaging.ema(decay=decay, warmup=warmup, power=power)
 
   def step(state: PyTree, params: Params, _: Array) -> PyTree:
-    return averaging.ema_update(state, params, decay=decay, warmup=warmup, power=power)
+    return average.update(state, params)
 
   def mean(state: PyTree, params: Params) -> Params:
-    return jax.tree.map(_as_stored, state.params, params)
+    return jax.tree.map(_as_stored, average.params(state), params)
 
-  return Averaging(averaging.ema_init, mean, step)
+  return Averaging(average.init, mean, step)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxreg._sharding import rows
-from jaxreg.augment._manifold_mixup import Mixing
+from jaxreg.augment import Mixing
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.typing import Array, Batch
 

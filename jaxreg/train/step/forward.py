@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxreg._by_chunks import by_chunks
 from jaxreg._sharding import partitioned
-from jaxreg.losses._linear import by_chunks
 from jaxreg.train import keys
 from jaxreg.train.methods.method import Method, Outputs
 from jaxreg.train.step.batch import Examples

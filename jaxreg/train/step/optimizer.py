@@ -1,6 +1,7 @@
 # pyright: reportMissingTypeStubs=false
 """The Optax chain of a run, and the optimizers that Optax and `jaxreg.optim` lack."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg import optim, paths, symmetry
+from jaxreg import optim, paths
 from jaxreg._errors import ArgumentError
 from jaxreg.train.entries import Chosen, Options
 from jaxreg.train.user_modules import short
@@ -116,8 +117,16 @@ def reparameterize(
   if not scale > 0:
     raise ArgumentError("scale", f"must be above 0, got {scale}")
   forward, inverse = COORDINATES[coordinates]
-  there = symmetry.elementwise_coordinates(lambda y: scale * forward(y), lambda x: inverse(x / scale))
-  return optim.reparameterize(inner, there.forward, there.inverse)
+
+  def to_params(y: Array) -> Array:
+    return scale * forward(y)
+
+  def from_params(x: Array) -> Array:
+    return inverse(x / scale)
+
+  return optim.reparameterize(
+    inner, functools.partial(jax.tree.map, to_params), functools.partial(jax.tree.map, from_params)
+  )
 
 
 def _entry(entry: object) -> tuple[str, float]:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, new_figure
+from jaxreg._figures import WIDTH, new_figure
 
 
 def descent_paths(

@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, new_figure
-from jaxreg.plots._marks import band
+from jaxreg._figures import WIDTH, band, new_figure
 
 
 def sample_error(

@@ -7,8 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, new_figure
-from jaxreg.plots._marks import dot, stroke
+from jaxreg._figures import WIDTH, dot, new_figure, stroke
 
 
 def contours(

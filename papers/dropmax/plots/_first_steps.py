@@ -1,14 +1,15 @@
 """The first steps of runs, side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxreg.plots._axes import new_figure
-from jaxreg.plots._lines import Records
+from jaxreg._figures import new_figure
 
+Records = Sequence[Mapping[str, Any]]
 # The metrics of a panel by label; each panel is one row of the figure.
 TERMS = {"likelihood": "nll", "KL": "kl", "negative entropy": "neg_entropy", "auxiliary": "auxiliary"}
 PROBABILITIES = {

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, log_scale, new_figure
+from jaxreg._figures import WIDTH, log_scale, new_figure
 
 
 def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:

@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, new_figure
-from jaxreg.plots._marks import band, bar, dot
+from jaxreg._figures import WIDTH, band, bar, dot, new_figure
 
 
 def monte_carlo(

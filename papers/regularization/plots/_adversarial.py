@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, new_figure
-from jaxreg.plots._marks import band
+from jaxreg._figures import WIDTH, band, new_figure
 
 
 def adversarial(

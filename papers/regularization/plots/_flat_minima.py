@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import WIDTH, new_figure
-from jaxreg.plots._marks import band, stroke
+from jaxreg._figures import WIDTH, band, new_figure, stroke
 
 
 def flat_minima(

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg._figures import new_figure
 from papers.regularization.plots._plane import pair
 
 

@@ -1,5 +1,6 @@
-"""The mean of the iterates: its state, which leaves are averaged, and in which dtype."""
+"""An average as pure functions of a state, the state of a mean, and the leaves that are averaged."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,18 @@ from jaxreg.paths import leaf_names
 from jaxreg.typing import Array, Params
 
 
+class Average(NamedTuple):
+  """Pure functions, as in Optax's `GradientTransformation`.
+
+  `init` is `params -> state`, `update` is `(state, params) -> state`, and `params` is `state -> params`, the
+  parameters to use.
+  """
+
+  init: Callable[[Params], Any]
+  update: Callable[..., Any]
+  params: Callable[[Any], Params]
+
+
 class Mean(NamedTuple):
   """The mean of the iterates, with floating leaves in at least float32, and their number."""
 
@@ -18,12 +31,17 @@ class Mean(NamedTuple):
 
 
 def start(params: Params) -> Mean:
-  """A copy of `params` that counts as no iterate."""
+  """Returns a copy of `params` that counts as no iterate."""
   return Mean(jax.tree.map(jnp.copy, wide(params)), jnp.zeros((), jnp.int32))
 
 
+def kept_params(state: Any) -> Params:
+  """Returns the parameters of a state."""
+  return state.params
+
+
 def is_averaged(leaf: Array) -> bool:
-  """Whether a leaf is floating; counters, masks and keys come from the newest iterate instead."""
+  """Says whether a leaf is floating; counters, masks and keys come from the newest iterate instead."""
   return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
@@ -34,7 +52,7 @@ def arrays(params: Params) -> Params:
 
 
 def wide(params: Params) -> Params:
-  """`arrays` with averaged leaves in float32 or wider: in bfloat16 a mean loses its small steps."""
+  """Returns `arrays` with averaged leaves in at least float32: in bfloat16 a mean loses its small steps."""
   return jax.tree.map(_leaves.wide, arrays(params))
 
 

@@ -1,7 +1,7 @@
-"""Parts shared by all figures: new figures, axis scales, and the finish of an axis."""
+"""Parts of figures: new figures, axis scales, the finish of an axis, and grey entries of a legend."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,10 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from jaxreg.plots._lines import MAX_POINTS, MIN_BAND, NOT_FINITE
-
+GREY: Any = "dimgray"
+NOT_FINITE = "not finite"  # the group of the marks of values that are not finite
 WIDTH = 6.2  # of a figure of the pages, in inches: on a telephone of 390 pixels, small text is 7 pixels high
 
 
@@ -117,17 +119,21 @@ def _frame_single_points(axis: Axes) -> None:
     axis.set_ylim(low, high if high > low else 1)
 
 
-def note_averages(figure: Figure, blocks: Iterable[int]) -> None:
-  """Notes below the figure how many records a point stands for, if more than one."""
-  if note := averages(blocks):
-    figure.supxlabel(note, fontsize="small", color="dimgray")
+def dot(label: str) -> Line2D:
+  """Returns the entry of a point."""
+  return Line2D([], [], color=GREY, linestyle="", marker="o", markersize=4, label=label)
 
 
-def averages(blocks: Iterable[int]) -> str:
-  """Says how many records a point stands for; empty if it is one."""
-  averaged = sorted({block for block in blocks if block > 1})
-  if not averaged:
-    return ""
-  bands = " Bands: their 10th to 90th percentile." if averaged[-1] >= MIN_BAND else ""
-  means = " or ".join(map(str, averaged))
-  return f"Series of more than {MAX_POINTS} records: a point is the mean of {means} consecutive ones.{bands}"
+def bar(label: str) -> Line2D:
+  """Returns the entry of an upright interval."""
+  return Line2D([], [], color=GREY, linestyle="", marker="|", markersize=9, label=label)
+
+
+def band(label: str) -> Patch:
+  """Returns the entry of a filled area."""
+  return Patch(color=GREY, alpha=0.25, linewidth=0, label=label)
+
+
+def stroke(label: str, style: Any = "-", *, width: float = 1.5) -> Line2D:
+  """Returns the entry of a line, solid or dashed."""
+  return Line2D([], [], color=GREY, linestyle=style, linewidth=width, label=label)

@@ -1,8 +1,10 @@
-"""The mean of runs and its confidence interval."""
+"""Confidence intervals: of the mean of runs, and of a share."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
+
+QUANTILE = 1.959964  # the normal distribution's quantile for 95 % intervals
 
 
 def interval(runs: ArrayLike) -> tuple[float, float]:
@@ -15,6 +17,14 @@ def interval(runs: ArrayLike) -> tuple[float, float]:
 
 
 def cut(mean: ArrayLike, half: ArrayLike, bounds: tuple[float, float]) -> np.ndarray:
-  """The lengths `[2, ...]` of intervals below and above their means, cut at the bounds."""
+  """Returns the lengths `[2, ...]` of intervals below and above their means, cut at the bounds."""
   mean, half = np.asarray(mean, float), np.asarray(half, float)
   return np.maximum([np.minimum(half, mean - bounds[0]), np.minimum(half, bounds[1] - mean)], 0)
+
+
+def wilson(correct: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Computes Wilson's 95 % interval for a fraction, which stays in [0, 1] and has a width at 0 and 1."""
+  share, z = correct / count, QUANTILE
+  middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+  half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+  return np.maximum(middle - half, 0), np.minimum(middle + half, 1)

@@ -17,9 +17,8 @@ from jaxreg._checks import (
   check_wide,
   per_class,
 )
+from jaxreg._labels import is_target_of
 from jaxreg._sharding import sharding_like
-from jaxreg.losses._labels import is_target_of
-from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 
 # The paper's eps = 1e-20 keeps the softmax defined when all classes are dropped. Every dtype can represent
@@ -80,11 +79,5 @@ def dropmax_masked_logits(logits: ArrayLike, mask: ArrayLike) -> Array:
 
 
 def gated_logits(logits: Array, prior: Array) -> Array:
-  """`o + log(rho + eps)`: the logits under the expected mask."""
+  """Computes `o + log(rho + eps)`, the logits under the expected mask."""
   return logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS)
-
-
-def masked_nll(logits: Array, log_mask: Array, labels: Array) -> Array:
-  """The mean cross-entropy under the masks of `dropmax_log_mask`."""
-  labels = jnp.broadcast_to(labels, (len(log_mask), *labels.shape))
-  return softmax_cross_entropy(logits[None] + log_mask, labels).mean(axis=0)

@@ -1,4 +1,4 @@
-"""Integer and soft labels. A loss for soft labels is its mean over classes, weighted by probability."""
+"""Integer and soft labels. The loss of soft labels is its mean over classes, weighted by probability."""
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +8,17 @@ from jaxreg.typing import Array
 
 
 def is_soft(labels: Array) -> bool:
-  """Whether labels are probabilities `[..., classes]` instead of integers `[...]`."""
+  """Says whether labels are probabilities `[..., classes]` instead of integers `[...]`."""
   return jnp.issubdtype(labels.dtype, jnp.floating)
 
 
 def is_target_of(labels: Array, logits: Array) -> Array:
-  """A bool for each class, `[..., classes]`: true for the label; all false for a label out of range."""
+  """Returns a bool for each class, `[..., classes]`: true for the label; all false for one out of range."""
   return placed_like(jax.nn.one_hot(labels, logits.shape[-1], dtype=bool), logits)
 
 
-def of_label(values: Array, labels: Array) -> Array:
-  """Each label's entry of `values` `[..., classes]`; for soft labels the sum weighted by the probabilities.
+def label_entry(values: Array, labels: Array) -> Array:
+  """Returns each label's entry of `values` `[..., classes]`; for soft labels the probability-weighted sum.
 
   An integer label outside `[0, classes)` gives NaN.
   """

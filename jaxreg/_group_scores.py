@@ -15,8 +15,8 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
 from jaxreg._errors import ArgumentError, ArgumentTypeError
+from jaxreg._labels import is_target_of
 from jaxreg._sharding import partitioned, placed_like, sharding_like
-from jaxreg.losses._labels import is_target_of
 from jaxreg.typing import Array, Key
 
 
@@ -27,7 +27,7 @@ def discriminative_scores(
 
   .. math:: \lambda_j = z_{jy} - \frac{1}{C - 1} \sum_{c \ne y} z_{jc}, \qquad z_{jc} = x_j W_{jc}
 
-  The cost is O(features) per example beside one mean over the kernel. The bias, spread over the features,
+  The cost is O(features) per example plus one mean over the kernel. The bias, spread over the features,
   would add the same number to every score. For two classes no other groups of these sizes have a larger loss.
   For more classes, sorting and cutting maximises a lower bound of the loss (Kobayashi, supplement, Eq. A.14);
   `papers/group_softmax` measures the gap on a trained head.
@@ -35,7 +35,7 @@ def discriminative_scores(
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
   others = max(kernel.shape[1] - 1, 1)
-  target = _of_class(kernel, labels, features)
+  target = _class_column(kernel, labels, features)
   every = jnp.broadcast_to(kernel.sum(axis=1), target.shape)
   return features * (target - (every - target) / others)
 
@@ -49,12 +49,12 @@ def posterior_scores(
 
   The log-sum-exp of the other classes is at least `sum_c pi_c z_c + H(pi)` for any weights. Uniform weights
   give the paper's rule; these weights give the tangent at the whole logits. This costs two more matrix
-  products. The rule is ours, as a control.
+  products. The rule is a control of our own.
   """
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
   weights = jax.nn.softmax(_other_logits(features, kernel, bias, labels))
-  return features * (_of_class(kernel, labels, features) - weights @ kernel.T)
+  return features * (_class_column(kernel, labels, features) - weights @ kernel.T)
 
 
 def rival_scores(
@@ -67,7 +67,7 @@ def rival_scores(
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
   rival = _other_logits(features, kernel, bias, labels).argmax(axis=-1)
-  return features * (_of_class(kernel, labels, features) - _of_class(kernel, rival, features))
+  return features * (_class_column(kernel, labels, features) - _class_column(kernel, rival, features))
 
 
 def interleaved_scores(
@@ -93,7 +93,7 @@ def random_scores(
   *,
   num_groups: int = 2,
 ) -> Array:
-  """Draws uniform scores for each example and each key: a control for `discriminative_scores`."""
+  """Samples uniform scores for each example and each key: a control for `discriminative_scores`."""
   del num_groups
   features, *_ = _checked(features, kernel, bias, labels)
   placement = sharding_like(features)
@@ -125,26 +125,29 @@ def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Arr
 
   .. math:: \mathcal G^i = \{j \mid \tau_{i-1} < \lambda_j \le \tau_i\}, \qquad |\mathcal G^i| = D / G
 
-  Exact in float32 and in float64, whatever the dtype of the network. Position breaks ties, and a score below
-  the smallest normal number counts as 0. If the number of groups does not divide the number of features, the
-  last groups, with the largest scores, have one more (Kobayashi, supplement, Eq. A.13).
+  The groups are exact in float32 and in float64, for any dtype of the network. Position breaks ties, and a
+  score below the smallest normal number counts as 0. If the number of groups does not divide the number of
+  features, the last groups, with the largest scores, have one more (Kobayashi, supplement, Eq. A.13).
   """
   return groups_and_order(scores, num_groups)[0]
 
 
 def groups_and_order(scores: ArrayLike, num_groups: int | Sequence[int]) -> tuple[Array, Array]:
-  """`feature_groups`, and the features in the order of their groups: positions `[..., features]`."""
+  """Returns `feature_groups`, and the positions `[..., features]` of the features in group order."""
   scores = jax.lax.stop_gradient(check_wide(scores, "scores"))
   sizes = group_sizes(scores.shape[-1], num_groups)
   number = np.repeat(np.arange(len(sizes), dtype=np.min_scalar_type(len(sizes) - 1)), sizes)
 
   def sort_and_cut(values: Array) -> tuple[Array, Array]:
     order = _sorted_positions(values)
-    put = lambda order: (
-      jnp.zeros(len(number), number.dtype)
-      .at[order]
-      .set(number, unique_indices=True, mode="promise_in_bounds")
-    )
+
+    def put(order):
+      return (
+        jnp.zeros(len(number), number.dtype)
+        .at[order]
+        .set(number, unique_indices=True, mode="promise_in_bounds")
+      )
+
     flat = order.reshape(-1, order.shape[-1])
     return jax.vmap(put)(flat).reshape(order.shape), order
 
@@ -195,8 +198,8 @@ def check_arguments(
   return features, kernel, bias, check_labels(labels, features, "features", num_classes=kernel.shape[1])
 
 
-def _of_class(kernel: Array, labels: Array, features: Array) -> Array:
-  """Each label's column of the kernel, `[..., features]`, split over devices like the features."""
+def _class_column(kernel: Array, labels: Array, features: Array) -> Array:
+  """Returns each label's column of the kernel, `[..., features]`, split over devices like the features."""
   return kernel.T.at[labels].get(out_sharding=sharding_like(features))
 
 
@@ -217,7 +220,7 @@ def _order_preserving(scores: Array) -> Array:
 
 
 def _sorted_positions(values: Array) -> Array:
-  """The positions of the integers in ascending order; position breaks ties."""
+  """Returns the positions of the integers in ascending order; position breaks ties."""
   position = _position(values.astype(jnp.int32))
   if values.dtype == jnp.int64 or jax.default_backend() != "cpu":
     return jax.lax.sort((values, position), num_keys=1)[1]
