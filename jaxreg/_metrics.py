@@ -62,7 +62,6 @@ METRICS: dict[str, Metric] = {
   "mae": Metric("MAE", ".4g", 0.0),
   "r2": Metric("R2", high=1.0),
   "nlpd": Metric("NLPD"),
-  "bleu": Metric("BLEU", ".2f", 0.0, 100.0),
   "pinball": Metric("pinball loss", low=0.0),
 }
 # The metrics that compare runs on the test split, first for classes, then for numbers.

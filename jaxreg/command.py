@@ -27,8 +27,6 @@ JOBS = {
   "train": "jaxreg.train.jobs.train:train",
   "evaluate": "jaxreg.train.jobs.evaluate:evaluate",
   "compare": "jaxreg.train.jobs.compare:compare",
-  "flatness": "jaxreg.train.jobs.flatness.job:flatness",
-  "translate": "jaxreg.train.jobs.translate:translate",
   "report": "jaxreg.train.jobs.report:report",
   "check_data": "jaxreg.train.jobs.check_data:check_data",
 }

@@ -140,15 +140,13 @@ def test_one_program_where_that_pays():
   dense = {"Dense_0": {"kernel": np.zeros((3, 4)), "bias": np.zeros(4)}}
   convolution = {"Conv_0": {"kernel": np.zeros((3, 3, 1, 4))}}
   kind = lambda params, **options: type(
-    make_replicas(mesh, **{"form": "auto", "number": 3, "parallel": "jit", "params": params, **options})
+    make_replicas(mesh, **{"number": 3, "parallel": "jit", "params": params, **options})
   )
   assert jax.default_backend() == "cpu"
   assert kind(dense) is Vmap
   assert kind(convolution) is Loop
   assert kind(dense, number=1) is Loop
   assert kind(dense, parallel="pmap") is Loop
-  assert kind(convolution, form="vmap") is Vmap
-  assert kind(dense, form="loop") is Loop
   backbones = (
     (models.MLP(widths=(8,)), Vmap),
     (models.LeNet(), Loop),

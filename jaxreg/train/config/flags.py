@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping
 
 from jaxreg.train.config.choices import add_options, chooser, flatten, is_choice, relevant
 from jaxreg.train.config.fields import Config, is_read
-from jaxreg.train.config.rows import PARSED, checked_rows, compared_rows, parse_entries
+from jaxreg.train.config.rows import PARSED, compared_rows, parse_entries
 from jaxreg.train.config.values import NO_FIELDS, hint, kind_of, read_tuple, read_value
 from jaxreg.train.entries import Fields, Options
 from jaxreg.train.errors import RunError
 
 # The jobs of a single run, which reads the choices of its own configuration only. The rows of other jobs may
 # choose differently.
-SINGLE_RUN = ("train", "evaluate", "translate", "report")
+SINGLE_RUN = ("train", "evaluate", "report")
 
 
 def take_fields(arguments: list[str]) -> tuple[dict[str, str | None], list[str]]:
@@ -80,7 +80,5 @@ def fields_read(config: Config) -> list[str]:
   variants = [flat]
   if config.job == "compare":
     variants = [flat | point | row.fields for row in compared_rows(config) for point in row.grid or [{}]]
-  elif config.job == "flatness" and config.flatness.rows:
-    variants = [flat | row for row in checked_rows(config, "flatness.rows").values()]
   read = {field for variant in variants for field in relevant(variant) if is_read(field, variant)}
   return [field for field in flat if field in read]

@@ -21,7 +21,7 @@ from jaxreg.typing import Array, Key
 
 
 def make_teacher(data: DataSpec, workdir: str) -> TeacherFn:
-  """Loads a run's best checkpoint as `(key, inputs) -> log-probabilities`, without gradient.
+  """Loads the best checkpoint of a run as `(key, inputs) -> log-probabilities`, without gradient.
 
   The inputs are scaled as in `Examples`. The parameters are constants of the compiled caller.
   """

@@ -127,14 +127,15 @@ def markdown(results: Table) -> str:
 
 
 def _cell(values: Table, name: str, *, difference: bool = False) -> str:
+  """Formats a metric for the table."""
   digits = 2 if metric(name).percent else 3
   return shown(values, name, factor=metric(name).factor, digits=digits, difference=difference)
 
 
 def _best_setting(searched: list[Table], choose: str) -> Fields:
   """Returns the setting with the lowest metric on the validation split; the NLL decides between equals."""
-  metric_name = chosen_metric(choose, searched[0])
-  return min(searched, key=lambda entry: (entry[metric_name], entry.get("val/nll", 0.0)))["setting"]
+  name = chosen_metric(choose, searched[0])
+  return min(searched, key=lambda entry: (entry[name], entry.get("val/nll", 0.0)))["setting"]
 
 
 def _check_rows(config: Config, rows: list[Row]) -> None:

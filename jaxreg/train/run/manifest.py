@@ -37,9 +37,8 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     checkpoint = int(checkpoint)
     if checkpoint not in steps:
       kept = ", ".join(map(str, sorted(steps))) or "none"
-      raise ArgumentError(
-        "checkpoint", f"{workdir} has no good checkpoint of step {checkpoint}; there is {kept}"
-      )
+      problem = f"{workdir} has no good checkpoint of step {checkpoint}; there is {kept}"
+      raise ArgumentError("checkpoint", problem)
     return checkpoint
   if checkpoint == "best":
     values = {step: metrics or {} for step, metrics in steps.items()}
@@ -48,9 +47,8 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     if measured:
       return min(measured, key=lambda step: (measured[step], -step))  # the later of equals
     if steps:
-      raise ArgumentError(
-        "checkpoint", f"{workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
-      )
+      problem = f"{workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
+      raise ArgumentError("checkpoint", problem)
   elif checkpoint != "latest":
     raise ArgumentError("checkpoint", f"must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:
