@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data.csv_file import csv as csv
 from jaxreg.train.data.dataset import Dataset, Split, check_apart, moments, remedy
 from jaxreg.train.data.huggingface import huggingface as huggingface
 from jaxreg.train.data.image_folder import image_folder as image_folder
 from jaxreg.train.data.subsets import hold_out
+from jaxreg.train.data.tables import csv as csv
 from jaxreg.train.data.text import parallel_text as parallel_text
 from jaxreg.train.data.tfds.prepared import tfds as tfds
 from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_idx, read_npz
@@ -58,12 +58,11 @@ def diabetes() -> Dataset:
   from sklearn.model_selection import train_test_split
 
   inputs, progression = load_diabetes(return_X_y=True, scaled=False)
-  examples = Split(np.asarray(inputs, np.float32), np.asarray(progression, np.float32))
+  examples = Split(np.asarray(inputs, np.float64), np.asarray(progression, np.float64))
   train, rest = train_test_split(np.arange(len(examples)), train_size=264, random_state=0)
   val, test = train_test_split(rest, test_size=0.5, random_state=0)
   splits = [examples.take(np.sort(part)) for part in (train, val, test)]
-  mean, std = moments(splits[0].inputs)
-  return Dataset(*splits, num_classes=0, mean=mean, std=std, class_names=("progression",))
+  return Dataset(*splits, num_classes=0, class_names=("progression",)).standardized()
 
 
 def idx(
@@ -199,7 +198,7 @@ def npz(
     raise ArgumentError("path", f"{file} lacks {', '.join(missing)}; it has {there}")
   if not (math.isfinite(scale) and scale > 0):
     raise ArgumentError("scale", f"must be positive, got {scale}")
-  splits = {part: Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in parts}
+  splits = {part: Split(_inputs(arrays, part, standardize), arrays[f"y_{part}"]) for part in parts}
   splits["train"] = dataclasses.replace(splits["train"], weights=arrays.get("weights_train"))
   train, test = splits["train"], splits["test"]
   train.check("train")
@@ -212,15 +211,21 @@ def npz(
   val = splits.get("val")
   if val is None:
     train, val = hold_out(train, validation_fraction, names)
+  data = Dataset(train, val, test, num_classes, scale, class_names=names)
+  if train.inputs.dtype == np.float64:
+    return data.standardized()
   mean, std = moments(train.inputs / scale) if standardize else ((), ())
-  return Dataset(train, val, test, num_classes, scale, mean=mean, std=std, class_names=names)
+  return dataclasses.replace(data, mean=mean, std=std)
 
 
-def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:
+def _inputs(arrays: dict[str, np.ndarray], part: str, standardize: bool) -> np.ndarray:
+  """The inputs of a part: bytes as they are, features to standardise as float64, others as float32."""
   x = arrays[f"x_{part}"]
   if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
     raise ArgumentError("path", f"x_{part} must be real numbers, got {x.dtype}")
-  return x if x.dtype == np.uint8 else x.astype(np.float32)
+  if x.dtype == np.uint8:
+    return x
+  return x.astype(np.float64 if standardize and x.ndim == 2 else np.float32)
 
 
 def _count_classes(labels: np.ndarray) -> int:
