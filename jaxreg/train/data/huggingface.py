@@ -29,8 +29,8 @@ def huggingface(
   weights: str = "",
   leave_out: tuple[str, ...] = (),
   text: tuple[str, ...] = (),
-  validation_fraction: float = 0.1,
   stream: bool = False,
+  validation_fraction: float = 0.1,
 ) -> Dataset:
   """A data set of the package `datasets`: what `save_to_disk` wrote, a folder of Parquet files, or a name.
 
@@ -45,9 +45,9 @@ def huggingface(
     labels: the column of the labels, or several; empty for the only `ClassLabel`, or else for `label`.
     label_kind: as of `csv`; a `ClassLabel` says it itself.
     weights, leave_out, text: as of `csv`.
-    validation_fraction: the fraction of `train` for validation, stratified, always the same.
     stream: decode images, of any size, when a batch is made, cut as `data.stream` says, instead of all at the
       start.
+    validation_fraction: the fraction of `train` for validation.
   """
   if not path or (path[0] in "/.~" and not Path(path).expanduser().exists()):
     problem = "which is not there; give a folder of datasets or Parquet files, or a name on the hub"

@@ -63,7 +63,7 @@ def csv(
     delimiter: the character between two values.
     decimal: the character before the decimals of a number.
     encoding: the encoding of the files, such as latin-1 or utf-16.
-    validation_fraction: the fraction of the training rows for validation, stratified, always the same.
+    validation_fraction: the fraction of the training rows for validation.
   """
   if len(delimiter) != 1:
     raise ArgumentError("delimiter", f"must be one character, got {delimiter!r}")

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxreg._extras import install
+from jaxreg.train.data.bounded_files import read_npz
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.images import Images, decode, decode_all, in_chunks
-from jaxreg.train.data.unpack import read_npz
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.files import Table, replaced
 from jaxreg.train.user_cache import user_cache
