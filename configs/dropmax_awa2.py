@@ -1,16 +1,16 @@
 """DropMax on Animals with Attributes 2, instead of the paper's AWA, with ResNet-18 from scratch.
 
-Command: python run.py --config configs/dropmax_awa2.py --config.data.name=examples.image_lists:drawn_split \\
-           --config.data.drawn_split.path=DIR --config.data.drawn_split.test=50
+Command: python run.py --config configs/dropmax_awa2.py --config.data.image_folder.path=DIR
          (the softmax baseline: --config.method.name=softmax)
 Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, appendix C: batches of 125, 300 epochs, SGD
 with momentum 0.9 from 0.01, divided by 10 at epochs 150 and 250, weight decay 1e-4; ResNet-18 by its authors'
 word.
 
 The images of AWA are withdrawn; AWA 2 has the same 50 classes and other images (37 322). So the paper's
-errors, 30.29 % with softmax and 26.91 % with DropMax (confirmed by its poster), are for another set. DIR is
-Animals_with_Attributes2/JPEGImages of the archive. A folder with train/CLASS and test/CLASS works, too:
---config.data.image_folder.path=DIR.
+errors, 30.29 % with softmax and 26.91 % with DropMax (confirmed by its poster), are for another set. DIR has
+train/CLASS and test/CLASS. The archive has neither; these flags in place of the path draw 50 test images:
+  --config.data.name=examples.image_lists:drawn_split --config.data.drawn_split.test=50
+  --config.data.drawn_split.path=Animals_with_Attributes2/JPEGImages
 
 Not confirmed, and so ours: the split (50 test images per class, drawn at random, the others for training),
 crops, flips and standardised channels, the 7x7 stem, no pre-training, and weight decay on everything but the

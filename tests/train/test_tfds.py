@@ -726,7 +726,7 @@ def test_a_set_of_ones_own_with_configurations_is_read(uneven, tmp_path):
 
 def test_a_streamed_set_has_the_same_images_and_labels(uneven, monkeypatch):
   read = lambda name="uneven/even", **options: sources.tfds(name=name, stream=True, **uneven, **options)
-  of_five = lambda data: data.decoded_by(size=5, resize=5)
+  of_five = lambda data: data.decoded_by(size=5)
   for options in ({}, {"subset": Subset(num_train=7), "val": "validation"}, {"train": "train[10:]"}):
     whole = sources.tfds(name="uneven/even", **uneven, **options)
     lazy = of_five(read(**options)).checked()
@@ -767,7 +767,7 @@ def test_images_of_16_bits_and_of_palettes_keep_their_colours(tmp_path, config):
   whole = sources.tfds(name=f"sixteen/{config}", image="picture", label="kind", **options)
   assert sorted(whole.train.inputs[:, 2, 2, 1]) == list(range(40))
   lazy = sources.tfds(name=f"sixteen/{config}", image="picture", label="kind", stream=True, **options)
-  images = np.asarray(lazy.decoded_by(size=5, resize=5).train.inputs)
+  images = np.asarray(lazy.decoded_by(size=5).train.inputs)
   np.testing.assert_array_equal(images, whole.train.inputs)
 
 
