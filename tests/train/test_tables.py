@@ -278,6 +278,18 @@ def test_no_offset_and_no_unit_of_a_feature_costs_digits(tmp_path, shift, unit):
   np.testing.assert_allclose(other.train.inputs, plain.train.inputs, atol=tolerance)
 
 
+def test_a_teacher_sees_the_inputs_in_its_own_units(tmp_path):
+  """Its training rows may have had other means and scales."""
+  values, factor = RANDOM.normal(size=(2, 60)), np.array([3.0, 0.1])
+  file, other = (
+    load(path=write(tmp_path / f"{k}.csv", {"x": x[0], "y": x[1], "label": ["a", "b"] * 30})).describe()
+    for k, x in enumerate((values, values * factor[:, None] + 5))
+  )
+  scale, shift = file.in_units_of(other)
+  rows = RANDOM.normal(size=(7, 2))
+  np.testing.assert_allclose(file.standardized(rows) * scale + shift, other.standardized(rows), atol=1e-4)
+
+
 @pytest.mark.thorough
 def test_a_table_trains_and_its_model_names_its_inputs(tmp_path, light_runs):
   bunch = datasets.load_wine(as_frame=False)

@@ -86,6 +86,12 @@ class DataSpec:
       return inputs
     return standardize(inputs, self.input_mean, self.input_std)
 
+  def in_units_of(self, other: "DataSpec") -> tuple[np.ndarray, np.ndarray]:
+    """The factor and the shift that turn inputs standardised for these data into those for `other`."""
+    mean, std = np.array(self.input_mean or (0.0,)), np.array(self.input_std or (1.0,))
+    their_mean, their_std = np.array(other.input_mean or (0.0,)), np.array(other.input_std or (1.0,))
+    return (std / their_std).astype(np.float32), ((mean - their_mean) / their_std).astype(np.float32)
+
   def table(self) -> dict[str, object]:
     """The description as JSON has it."""
     values = dataclasses.asdict(self).items()

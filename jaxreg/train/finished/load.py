@@ -116,7 +116,10 @@ class Predictor:
 
   @functools.cached_property
   def dataset(self) -> Dataset:
-    """The data of the run, read again; other data are refused."""
+    """The data of the run, read again; other data are refused.
+
+    Features of a table are standardised there, while `predict` takes them in the units of the table.
+    """
     dataset = load_data(self.config)
     check_same(self.workdir, flatten(self.config), dataset.describe(), EVALUATES)
     return dataset
