@@ -338,7 +338,7 @@ def test_a_program_for_a_loop_of_ones_own():
 def test_the_loss_of_a_loaded_run_is_that_of_its_predictions(tmp_path, light_runs):
   train.train(runs.make_config({**FIELDS, "model.MLP.widths": (4,)}), tmp_path / "run")
   predict = train.load(tmp_path / "run")
-  error = (np.asarray(predict(DATA.train.inputs), np.float64) - DATA.train.labels) / STD
+  error = (np.asarray(predict(in_units(DATA.train)), np.float64) - DATA.train.labels) / STD
   loss = predict.loss_fn(predict.state.params, predict.whole_batch(), key=None)
   assert float(loss) == pytest.approx((error**2).mean(), rel=1e-4)
 
