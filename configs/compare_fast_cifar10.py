@@ -34,7 +34,7 @@ def get_config(variant: str = "whole") -> Config:
   config = fast_cifar10()
   config.job = "compare"
   config.method.name = "softmax"
-  config.data.tfds.validation_fraction = 0.1
+  config.data.validation_fraction = 0.1
   config.compare.seeds = 3
   config.compare.rows = ROWS
   if variant == "small":

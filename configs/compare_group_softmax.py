@@ -48,6 +48,7 @@ def get_config(variant: str = "digits") -> Config:
   if variant == "cifar10":
     config.data.name = "tfds"
     config.data.tfds.name = "cifar10"
+    config.data.subset.per_class, config.data.subset.drawn = 0, True
     config.augment.names = ("pad_crop", "flip")
   config.method.name = "group_softmax"
   config.job = "compare"

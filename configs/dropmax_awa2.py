@@ -8,8 +8,9 @@ word.
 
 The images of AWA are withdrawn; AWA 2 has the same 50 classes and other images (37 322). So the paper's
 errors, 30.29 % with softmax and 26.91 % with DropMax (confirmed by its poster), are for another set. DIR has
-train/CLASS and test/CLASS, made from the archive by
-  python -m jaxreg.train.data.image_lists Animals_with_Attributes2/JPEGImages DIR --test=50
+train/CLASS and test/CLASS. The archive has neither; these flags in place of the path draw 50 test images:
+  --config.data.name=examples.image_lists:drawn_split --config.data.drawn_split.test=50
+  --config.data.drawn_split.path=Animals_with_Attributes2/JPEGImages
 
 Not confirmed, and so ours: the split (50 test images per class, drawn at random, the others for training),
 crops, flips and standardised channels, the 7x7 stem, no pre-training, and weight decay on everything but the

@@ -34,7 +34,7 @@ def get_config(variant: str = "1k") -> Config:
     raise ValueError(f"argument must be 1k, 5k or 55k, or one of them with -appendix, got {variant!r}")
   config = base_config()
   config.data.name = "idx"
-  config.data.idx.per_class = PER_CLASS[size]
+  config.data.subset.per_class, config.data.subset.drawn = PER_CLASS[size], False
   config.method.name = "dropmax"
   config.optimizer.name = "adam"
   config.optimizer.weight_decay.rate = 1e-4

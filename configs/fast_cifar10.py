@@ -21,7 +21,7 @@ def get_config() -> Config:
   config = base_config()
   config.data.name = "tfds"
   config.data.tfds.name = "cifar10"
-  config.data.tfds.validation_fraction = 0.02
+  config.data.validation_fraction = 0.02
   config.augment.names = ("pad_crop", "flip")
   config.augment.pad_crop.padding = 2
   config.augment.mean = (0.4914, 0.4822, 0.4465)

@@ -42,7 +42,7 @@ def get_config(variant: str = "compare") -> Config:
   config.epochs, config.eval_every, config.checkpoint.every = 20, 5, 20
   if variant == "pretrain":
     return config
-  config.data.idx.per_class = 20
+  config.data.subset.per_class = 20
   config.data.idx.rotation = True
   config.batch_size = 50
   config.epochs, config.eval_every, config.checkpoint.every = 50, 10, 50

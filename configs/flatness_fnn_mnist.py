@@ -28,7 +28,7 @@ def get_config(variant: str = "noise") -> Config:
   config.model.name = "MLP"
   config.method.name = "softmax"
   if variant == "noise":
-    config.data.idx.num_train = 10000
+    config.data.subset.num_train = 10000
     config.model.MLP.widths = (50, 50)
     config.model.MLP.dropout_rates = (0.0, 0.1)
     config.optimizer.name = "sgd"

@@ -38,7 +38,7 @@ def get_config(variant: str = "paper") -> Config:
     config.optimizer.learning_rate = 0.01
     config.eval_every = config.checkpoint.every = 100
   else:
-    config.data.tfds.num_train = 4000
+    config.data.subset.num_train = 4000
     config.batch_size, config.epochs = 125, 40
     config.optimizer.learning_rate = 0.05
     config.optimizer.sgd.momentum = 0.9

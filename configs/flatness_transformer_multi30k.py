@@ -24,7 +24,7 @@ def get_config(variant: str = "paper") -> Config:
   config = transformer_multi30k()
   config.model.Transformer.dropout_rate = 0.1
   if variant == "small":
-    config.data.parallel_text.num_examples = config.batch_size = 512
+    config.data.subset.num_train = config.batch_size = 512
     config.data.parallel_text.vocab_size = 1000
     config.data.parallel_text.source_length = config.data.parallel_text.target_length = 24
     config.epochs = 2000

@@ -23,7 +23,7 @@ def get_config() -> Config:
   config.data.name = "tfds"
   config.data.tfds.name = "cifar10"
   config.data.tfds.order = "id"
-  config.data.tfds.num_train = 2048
+  config.data.subset.num_train = 2048
   config.model.name = "VGG9"
   config.model.VGG9.dropout_rate = 0.2
   config.method.name = "softmax"

@@ -6,9 +6,10 @@ Source: Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 20
 batches of 256, SGD with momentum 0.9 from 0.1, divided by 10 at epochs 120, 240 and 270, 300 epochs, weight
 decay 1e-4; 256 classes and 15 000 training images.
 
-DIR has train/CLASS and test/CLASS. The archive has neither, and its 257th folder is no class:
-  python -m jaxreg.train.data.image_lists 256_ObjectCategories DIR --train=60 --skip=257.clutter
-draws 60 images per class, 15 360 in all, and leaves the others for testing.
+DIR has train/CLASS and test/CLASS. The archive has neither, and its 257th folder is no class. In place of the
+path, these flags draw 60 images per class, 15 360 in all, and leave the others for testing:
+  --config.data.name=examples.image_lists:drawn_split --config.data.drawn_split.path=256_ObjectCategories
+  --config.data.drawn_split.train=60 --config.data.drawn_split.skip="('257.clutter',)"
 
 Not confirmed, and so ours: the reading of 60 per class (the number that fits the table's 15 000), ResNet-50,
 type II of 8 groups (the paper advises it below 500 000 images), and weight decay on all parameters. The

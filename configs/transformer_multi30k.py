@@ -21,7 +21,7 @@ from jaxreg.train import Config, base_config
 def get_config() -> Config:
   config = base_config()
   config.data.name = "parallel_text"
-  config.data.parallel_text.num_examples = 2048
+  config.data.subset.num_train = 2048
   config.model.name = "Transformer"
   config.model.Transformer.dropout_rate = 0.1
   config.method.name = "label_smoothing"

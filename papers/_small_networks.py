@@ -16,6 +16,7 @@ from benchmarks._records import Found
 from jaxreg import losses, noise
 from jaxreg.train import RunError
 from jaxreg.train.data import sources
+from jaxreg.train.data.subsets import Subset
 from jaxreg.train.errors import ArgumentError
 from papers._command import one_line_errors
 
@@ -52,7 +53,7 @@ def draw(doc: str | None, source: str, figures: dict[str, Callable], on_mnist: d
 def mnist(folder: str, *, num_train: int = 0) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
   """Training and test images as `[n, 784]` in [0, 1], with their labels."""
   try:
-    data = sources.idx(path=folder, num_train=num_train)
+    data = sources.idx(path=folder, subset=Subset(num_train=num_train))
   except ArgumentError as error:
     raise RunError(f"--data: {error.problem}") from error
   return _examples(data.train), _examples(data.test)

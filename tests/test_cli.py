@@ -194,7 +194,7 @@ REFUSED = [
   ("batch_size=0", "must be at least 1 and finite, got 0"),
   ("batch_size=2000", "must be at most the number of training examples, 1078, got 2000"),
   ("checkpoint.keep=1", "must be at least 2 and finite, got 1"),
-  *((f"{field}=-5", f"{field}: must be at least 0") for field in ("data.tfds.num_train", "data.limit")),
+  ("data.subset.num_train=-5", "data.subset.num_train: must be at least 0"),
   ("steps=3000000000000", "must be at least 0 and at most 1e9, got 3000000000000"),
   ("epochs=900000000", "at most 1e9 steps"),
   *((f"seed={seed}", f"got {seed}") for seed in (-1, 2**32, 2**63, 2**64, 10**30)),
@@ -668,7 +668,7 @@ def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   """In this process, with little to compile. An evaluation writes to the user's cache, not to the run."""
   monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
   arguments = ["--config.epochs=1", "--config", SOFTMAX, "--config.model.MLP.widths=(8,)"]
-  arguments += ["--config.data.limit=64"]
+  arguments += ["--config.data.subset.limit=64"]
   assert run(arguments) == 0
   out = capsys.readouterr().out.splitlines()
   (workdir,) = (tmp_path / "runs").iterdir()

@@ -21,7 +21,7 @@ from jaxreg.train.errors import RunError
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
-SHORT = ("--config.epochs=1", "--config.data.limit=64", "--config.eval_every=1")
+SHORT = ("--config.epochs=1", "--config.data.subset.limit=64", "--config.eval_every=1")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 

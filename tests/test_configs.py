@@ -20,6 +20,7 @@ from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.data.dataset import DataSpec
+from jaxreg.train.data.images import Decoding
 from jaxreg.train.registry import REGISTRY
 from papers.flatness._analyses import ANALYSES
 from papers.flatness._settings import SETTINGS
@@ -115,8 +116,8 @@ def describe(config, choice):
     classes = subset.num_classes or classes
     return images(classes, (224, 224, 3), subset.per_class * classes or sizes[0], sizes[1], sizes[1])
   if data.name == "tfds":  # the CIFAR sets: 50000 images; a part is held out
-    held_out = 0 if data.tfds.val else round((50000 - data.tfds.num_train) * data.tfds.validation_fraction)
-    sizes = data.tfds.num_train or 50000 - held_out, held_out or 10000, 10000
+    held_out = 0 if data.tfds.val else round((50000 - subset.num_train) * data.validation_fraction)
+    sizes = subset.num_train or 50000 - held_out, held_out or 10000, 10000
     return images({"cifar10": 10, "cifar100": 100}[of], (32, 32, 3), *sizes)
   if data.name == "image_folder":
     return images(100, (data.stream.size, data.stream.size, 3), 9000, 1000, 2000)
@@ -124,7 +125,7 @@ def describe(config, choice):
     options = data.parallel_text
     lengths = options.source_length, options.target_length
     return dataclasses.replace(
-      images(options.vocab_size, [sum(lengths)], options.num_examples, 1014, 1000),
+      images(options.vocab_size, [sum(lengths)], subset.num_train, 1014, 1000),
       label_shape=(lengths[1],),
       input_dtype="int32",
       scale=1.0,
@@ -132,18 +133,18 @@ def describe(config, choice):
     )
   assert data.name == "idx"
   mnist = functools.partial(images, 10, (28, 28, 1))
-  if subset.per_class:
+  if subset.per_class and subset.drawn:
     found = mnist(subset.num_classes * subset.per_class, 1000, 2000)
     unlabelled = 50000 * bool(data.unlabelled.batch_size)
     return dataclasses.replace(
       found, num_classes=subset.num_classes, sizes={**found.sizes, "unlabelled": unlabelled}
     )
   if choice.startswith("flatness_"):
-    return mnist(data.idx.num_train or 55000, 5000, 10000)
+    return mnist(subset.num_train or 55000, 5000, 10000)
   if choice.startswith("finetune_"):
-    return mnist(10 * data.idx.per_class, 10 * data.idx.per_class, 10000)
+    return mnist(10 * subset.per_class, 10 * subset.per_class, 10000)
   sizes = MNIST_SIZES[re.search(r"mnist(\d+k)", choice.replace(".py:", "")).group(1)]
-  assert sum(sizes) == (2 * data.idx.per_class * 10 or 60000)
+  assert sum(sizes) == (2 * subset.per_class * 10 or 60000)
   return mnist(*sizes, 10000)
 
 
@@ -300,7 +301,7 @@ def test_the_schedule_of_the_released_code():
   config = parse("dropmax_mnist.py")
   assert config == parse("dropmax_mnist.py:1k")
   assert (config.model.name, config.batch_size, config.epochs) == ("LeNet", 100, 200)
-  assert config.data.idx.per_class == 100
+  assert (config.data.subset.per_class, config.data.subset.drawn) == (100, False)
   decay = config.optimizer.weight_decay
   assert (decay.rate, decay.decoupled, decay.mask) == (1e-4, False, "no_branches")
   schedule = config.optimizer.schedule
@@ -421,8 +422,7 @@ def test_photographs_are_preprocessed_as_usual_and_none_is_held_out(name, argume
   method = {"softmax": "softmax_imagenet", "awa2": "dropmax_awa2", "cub200": "dropmax_cub200"}
   config, _ = of_photographs(method.get(name, f"group_softmax_{name}"), argument)
   stream = config.data.stream
-  assert (stream.size, stream.resize, stream.area, stream.flip) == (224, 256, (0.08, 1.0), True)
-  assert stream.aspect == pytest.approx((3 / 4, 4 / 3))
+  assert (stream.size, Decoding(**stream).resize) == (224, 256)
   assert config.augment.mean == (0.485, 0.456, 0.406)
   assert config.augment.std == (0.229, 0.224, 0.225)
   assert config.model.ResNet.stem == "imagenet"
@@ -435,7 +435,7 @@ def test_photographs_are_preprocessed_as_usual_and_none_is_held_out(name, argume
 def test_the_preprocessing_that_the_supplement_cites():
   """He et al., 2016, section 3.4: the shorter side from 256 to 480, crops of 224, flips, colour noise."""
   plain, he = (of_photographs("group_softmax_imagenet", argument)[0] for argument in (None, "all-he"))
-  assert (he.data.stream.sides, he.data.stream.size, he.data.stream.flip) == ((256, 480), 224, True)
+  assert (he.data.stream.sides, he.data.stream.size) == ((256, 480), 224)
   assert (he.augment.names, he.augment.lighting.std) == (("lighting",), 0.1)
   plain, he = flatten(plain), flatten(he)
   assert {field for field in plain if plain[field] != he[field]} == {"data.stream.sides", "augment.names"}

@@ -29,6 +29,7 @@ MASK = ("mask",)  # penalties, noise and constraints on the parameters that a ma
 LABELS = ("labels",)  # terms that count labelled examples alone
 CLASSES = ("classes",)  # terms of log-probabilities
 IMAGES, MIXES = ("value_range",), ("num_classes",)  # augmentations of colours, and of labels
+HELD_OUT = ("validation_fraction",)  # sources that hold validation examples out of the training examples
 RATE, DECAYS = ("learning_rate",), ("learning_rate", "weight_decay", "mask")  # optimizers
 
 
@@ -37,7 +38,12 @@ def _rows(module: object, kind: str, names: str, needs: tuple[str, ...] = ()) ->
 
 
 REGISTRY: dict[str, dict[str, Entry]] = {
-  "data": _rows(sources, "source", "digits diabetes csv huggingface idx npz tfds image_folder parallel_text"),
+  "data": {
+    **_rows(sources, "source", "digits diabetes parallel_text"),
+    **_rows(sources, "source", "csv huggingface npz image_folder", HELD_OUT),
+    "idx": Entry(sources.idx, "source", needs=("subset",)),
+    "tfds": Entry(sources.tfds, "source", needs=("subset", *HELD_OUT)),
+  },
   "augment": {
     **_rows(augment, "augmentation", "pad_crop flip translate rotate scale cutout random_erasing"),
     **_rows(augment, "augmentation", "lighting rand_augment auto_augment augmix trivial_augment", IMAGES),

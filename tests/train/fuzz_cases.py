@@ -317,7 +317,7 @@ def idx_set(folder: Path, zipped: bool = True) -> Arguments:
     images, labels = np.zeros((number, 16, 16), np.uint8), np.arange(number, dtype=np.uint8) % 4
     arrays = {f"{part}-images-idx3-ubyte": images, f"{part}-labels-idx1-ubyte": labels}
     image_files.write_idx(folder, arrays, zipped=zipped)
-  fields = {"data.name": "idx", "data.idx.path": folder, "data.idx.num_validation": 8, "batch_size": 8}
+  fields = {"data.name": "idx", "data.idx.path": folder, "batch_size": 8}
   return [flag(field, value) for field, value in fields.items()]
 
 
@@ -487,7 +487,7 @@ OTHER_VALUES = {
   "replicas": (2, 3),
   "precision": ("bfloat16",),
   "parallel": ("pmap",),
-  "data.limit": (64, 127),
+  "data.subset.limit": (64, 127),
   "data.flipped_labels.rate": (0.1, 0.5),
   "model.MLP.widths": ("(9,)", "(8, 8)"),
   "method.name": ("softmax", "focal"),

@@ -40,7 +40,7 @@ TINY = {
   "epochs": 6,
   "eval_batch_size": 48,  # 128 examples: the last batch is padded
   "log_every": 1,
-  "data.limit": 128,
+  "data.subset.limit": 128,
   "model.MLP.widths": (8,),
   "model.MLP.dropout_rate": 0.2,
   "optimizer.learning_rate": 1e-2,
@@ -118,7 +118,11 @@ def make_config(fields=None, *, base=TINY):
 
 def read_source(name, /, **options):
   """The whole data of a source, read and checked as a run does it: errors name the fields."""
-  config = make_config({"data.name": name, **{f"data.{name}.{key}": value for key, value in options.items()}})
+  subset = {f"data.subset.{key}": value for key, value in options.pop("subset", {}).items()}
+  if "validation_fraction" in options:
+    subset["data.validation_fraction"] = options.pop("validation_fraction")
+  own = {f"data.{name}.{key}": value for key, value in options.items()}
+  config = make_config({"data.name": name, **own, **subset})
   data = data_of.read_source(config)
   data_of.used_part(config, data)
   return data

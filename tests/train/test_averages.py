@@ -238,7 +238,13 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
 def test_ema_averages_the_statistics_of_batch_norm_too(tmp_path):
   """One batch an epoch; the decay of 1 makes it the plain mean of the saved iterates."""
   fields = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 2}
-  fields |= {"average.name": "ema", "average.ema.decay": 1.0, "data.limit": 64, "epochs": 3, "batch_size": 64}
+  fields |= {
+    "average.name": "ema",
+    "average.ema.decay": 1.0,
+    "data.subset.limit": 64,
+    "epochs": 3,
+    "batch_size": 64,
+  }
   train.train(runs.make_config({**SMALL, **fields, "checkpoint.keep": 5}), tmp_path / "run")
   saved = [runs.final_state(tmp_path / "run", step) for step in (1, 2, 3)]
   kept = saved[-1]["extras"]["average"]

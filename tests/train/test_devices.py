@@ -104,7 +104,7 @@ def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form, monkey
 @pytest.mark.thorough
 def test_replicas_of_an_rnn_train_on_two_devices(tmp_path):
   """With as many threads as devices: it hung, and no signal was heard."""
-  small = {"model.name": "RNN", "replicas": 2, "steps": 1, "data.limit": 64}
+  small = {"model.name": "RNN", "replicas": 2, "steps": 1, "data.subset.limit": 64}
   arguments = [f"--config.{field}={value}" for field, value in small.items()]
   process = runs.start([*arguments, "--workdir", tmp_path / "run"], tmp_path, optimised=False, devices=2)
   try:

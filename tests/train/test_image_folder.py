@@ -16,7 +16,7 @@ from PIL import Image
 from jaxreg.train import cli
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.data import images, readable, sources
+from jaxreg.train.data import images, sources, undecodable
 from jaxreg.train.data.image_folder import find_images
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
@@ -36,12 +36,12 @@ def folder(tmp_path):
 
 
 def read(folder, **options):
-  return sources.image_folder(path=str(folder), val="val", **options).decoded_by(size=6, resize=8)
+  return sources.image_folder(path=str(folder), val="val", **options).decoded_by(size=6)
 
 
 def config_of(folder, fields=None):
-  given = {"data.name": "image_folder", "data.image_folder.path": str(folder), "data.limit": 0}
-  sizes = {"data.stream.size": 6, "data.stream.resize": 8, "batch_size": 8, "eval_batch_size": 8}
+  given = {"data.name": "image_folder", "data.image_folder.path": str(folder), "data.subset.limit": 0}
+  sizes = {"data.stream.size": 6, "batch_size": 8, "eval_batch_size": 8}
   return runs.make_config({**given, **sizes, "data.image_folder.val": "val", **(fields or {})})
 
 
@@ -66,10 +66,10 @@ def test_a_file_of_this_ending_is_read(folder, suffix, form, exact):
   pixels = np.full((8, 8, 3), 255, np.uint8)
   pixels[:4] = 0
   (folder / "train" / "cat" / f"zzz{suffix}").write_bytes(encoded(pixels, form))
-  data = read(folder)
+  data = read(folder).decoded_by(size=7)
   assert len(data.train) == 41
   assert not data.remarks
-  np.testing.assert_allclose(data.train.inputs.cut(20), pixels[1:7, 1:7], rtol=0, atol=0 if exact else 20)
+  np.testing.assert_allclose(data.train.inputs.cut(20), pixels[:7, :7], rtol=0, atol=0 if exact else 20)
 
 
 def test_nested_images_are_read_and_the_others_counted_by_their_reasons(folder, tmp_path):
@@ -142,7 +142,7 @@ def test_a_class_of_one_image_is_named_with_the_remedy(folder):
   ("fraction", "told"), [(0.01, "1 of 40"), (0.99, "40 of 40"), (2.0, "below 1, got 2.0")]
 )
 def test_a_fraction_that_fits_no_class_is_told_in_our_own_words(folder, fraction, told):
-  with pytest.raises(RunError, match=r"^data\.image_folder\.validation_fraction: ") as caught:
+  with pytest.raises(RunError, match=r"^data\.validation_fraction: ") as caught:
     runs.read_source("image_folder", path=str(folder), validation_fraction=fraction)
   assert told in str(caught.value)
   assert "test_size" not in str(caught.value)
@@ -216,14 +216,15 @@ def test_a_thin_image_is_cut_as_if_it_were_scaled_whole(shape):
   image = Image.fromarray(noise(2, *shape))
   scaled = [max(64, round(side * 64 / min(image.size))) for side in image.size]
   whole = np.asarray(image.resize(scaled, Image.Resampling.BILINEAR)).astype(int)
-  left, top = ((side - 50) // 2 for side in scaled)
-  found = images.centre_crop(image, Decoding(size=50, resize=64))
-  np.testing.assert_allclose(found, whole[top : top + 50, left : left + 50], rtol=0, atol=1)
+  left, top = ((side - 56) // 2 for side in scaled)
+  found = images.centre_crop(image, Decoding(size=56))
+  np.testing.assert_allclose(found, whole[top : top + 56, left : left + 56], rtol=0, atol=1)
   drawn = np.random.default_rng(3)
   drawn.integers(64, 65)
-  left, top = (int(drawn.integers(side - 49)) for side in scaled)
-  found = images.random_crop(np.random.default_rng(3), image, Decoding(size=50, sides=(64, 64), flip=False))
-  np.testing.assert_allclose(found, whole[top : top + 50, left : left + 50], rtol=0, atol=1)
+  left, top = (int(drawn.integers(side - 55)) for side in scaled)
+  found = images.random_crop(np.random.default_rng(3), image, Decoding(size=56, sides=(64, 64)))
+  found = found[:, ::-1] if drawn.random() < 0.5 else found
+  np.testing.assert_allclose(found, whole[top : top + 56, left : left + 56], rtol=0, atol=1)
 
 
 def test_a_very_thin_image_takes_little_memory():
@@ -271,7 +272,7 @@ def test_what_was_found_is_kept_until_a_file_changes(folder, monkeypatch):
   config = config_of(folder, {"data.skip_unreadable": True})
   assert len(load_data(config).train) == 39
   with monkeypatch.context() as patch:
-    patch.setattr(readable, "in_chunks", lambda *_, **__: pytest.fail("they were read before"))
+    patch.setattr(undecodable, "in_chunks", lambda *_, **__: pytest.fail("they were read before"))
     assert len(load_data(config).train) == 39
   Image.fromarray(noise(0, 9, 9)).save(file)
   assert len(load_data(config).train) == 40
@@ -282,9 +283,9 @@ def test_an_error_of_the_system_may_pass_and_is_not_kept(folder, cache):
   whole = file.read_bytes()
   data = read(folder)
   file.unlink()  # after the folder was listed
-  assert list(readable.find_faults(data)["train"]) == [3]
+  assert list(undecodable.find_faults(data)["train"]) == [3]
   file.write_bytes(whole)
-  assert readable.find_faults(data)["train"] == {}
+  assert undecodable.find_faults(data)["train"] == {}
 
 
 def test_a_class_without_any_other_image_is_told(folder):
@@ -309,7 +310,6 @@ def flags(folder, *more):
     "data.image_folder.path",
     "data.image_folder.val",
     "data.stream.size",
-    "data.stream.resize",
   }
   given = [f"--config.{field}={value}" for field, value in flatten(config).items() if field in fields]
   return [*given, "--config.batch_size=8", *more]
@@ -348,7 +348,7 @@ def test_images_that_would_end_a_run_end_the_job(folder, tmp_path, capsys):
   for file in files:
     assert [line for line in said if f"{file} cannot be decoded" in line]
   # Those that the run does not use do not end it, nor with the option.
-  few = config_of(folder, {"job": "check_data", "data.limit": 2, "data.skip_unreadable": False})
+  few = config_of(folder, {"job": "check_data", "data.subset.limit": 2, "data.skip_unreadable": False})
   assert check_data(few, tmp_path / "run")["unreadable"] == 2
   results = check_data(config_of(folder, {"job": "check_data", "data.skip_unreadable": True}), tmp_path)
   assert (results["unreadable"], results["sizes"]["train"]) == (2, 39)
@@ -379,7 +379,7 @@ def test_the_program_checks_and_exits(folder, tmp_path):
 
 
 def test_other_data_are_read_too(tmp_path):
-  config = runs.make_config({"job": "check_data", "data.limit": 0})
+  config = runs.make_config({"job": "check_data", "data.subset.limit": 0})
   results = check_data(config, tmp_path)
   assert summary(results, config, tmp_path) == (
     "data.digits: 1078 train, 359 val, 360 test examples of 10 classes"

@@ -7,6 +7,9 @@ from scipy import stats
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.sources import rotate, vary
+from jaxreg.train.data.subsets import Subset
+
+TEN = Subset(per_class=10, drawn=False)
 
 
 @pytest.fixture
@@ -49,9 +52,9 @@ def test_the_background_is_uniform_noise_behind_the_digit(split):
 
 @pytest.mark.thorough
 def test_mnist_varies_always_alike_and_keeps_its_labels(data_dir):
-  plain = sources.idx(path=str(data_dir / "mnist"), per_class=10)
+  plain = sources.idx(path=str(data_dir / "mnist"), subset=TEN)
   one, two = (
-    sources.idx(path=str(data_dir / "mnist"), per_class=10, rotation=True, background=True) for _ in range(2)
+    sources.idx(path=str(data_dir / "mnist"), subset=TEN, rotation=True, background=True) for _ in range(2)
   )
   for name in ("train", "val", "test"):
     first, second, original = (getattr(data, name) for data in (one, two, plain))

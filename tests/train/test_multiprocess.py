@@ -237,8 +237,7 @@ def test_images_of_a_folder_go_on_bitwise_after_a_kill(launcher, tmp_path):
   images = ["--config.data.name=image_folder", f"--config.data.image_folder.path={root}"]
   images += [
     "--config.data.stream.size=6",
-    "--config.data.stream.resize=8",
-    "--config.data.limit=96",
+    "--config.data.subset.limit=96",
     "--config.eval_every=20",
     "--config.epochs=6",
   ]

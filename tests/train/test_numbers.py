@@ -25,7 +25,7 @@ from jaxreg.train.step.targets import Numbers
 FIELDS = {
   "data.name": "diabetes",
   "method.name": "squared_error",
-  "data.limit": 0,
+  "data.subset.limit": 0,
   "model.MLP.dropout_rate": 0.0,
   "epochs": 3,
 }
@@ -36,7 +36,12 @@ METHODS = ("squared_error", "huber", "gaussian_nll", "student_t_nll", "pinball")
 
 
 def inputs_of(split):
-  return (split.inputs - np.array(DATA.mean)) / np.array(DATA.std)
+  return split.inputs.astype(np.float64)
+
+
+def in_units(split):
+  """The measurements as scikit-learn has them."""
+  return inputs_of(split) * np.array(DATA.input_std) + np.array(DATA.input_mean)
 
 
 def test_the_data_are_those_of_scikit_learn():
@@ -178,7 +183,7 @@ def test_linear_models_are_those_of_scikit_learn(name, tmp_path, light_runs):
   np.testing.assert_array_equal(layer["kernel"] == 0, fitted.coef_ == 0)
   predict = train.load(tmp_path)
   want = fitted.predict(inputs_of(DATA.test)) * STD + MEAN
-  np.testing.assert_allclose(predict(DATA.test.inputs), want, rtol=1e-4)
+  np.testing.assert_allclose(predict(in_units(DATA.test)), want, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +199,7 @@ def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   found = train.evaluate(config, trained)
   predict = train.load(trained)
   assert repr(predict) == "Predictor(inputs [batch, 10] float32 -> numbers, step 24)"
-  point, held = np.asarray(predict(DATA.test.inputs)), np.asarray(predict(DATA.val.inputs))
+  point, held = np.asarray(predict(in_units(DATA.test))), np.asarray(predict(in_units(DATA.val)))
   assert found["test/rmse"] == pytest.approx(
     np.sqrt(metrics.mean_squared_error(DATA.test.labels, point)), rel=1e-5
   )
@@ -205,7 +210,7 @@ def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   covered = (abs(DATA.test.labels - point) <= margin).mean()
   assert found["test/conformal_coverage"] == pytest.approx(covered, abs=1e-6)
   with pytest.raises(ValueError, match="classify needs a model of classes"):
-    predict.classify(DATA.test.inputs)
+    predict.classify(in_units(DATA.test))
   told = summary(found, config, trained)
   assert all(word in told for word in ("RMSE", "R2", "conformal intervals hold", "by Laplace: NLPD"))
 
@@ -219,11 +224,11 @@ def test_last_layer_laplace_is_bayesian_linear_regression(tmp_path, light_runs):
   found = train.evaluate(config, tmp_path)
   predict = train.load(tmp_path)
   one = lambda split: np.c_[inputs_of(split), np.ones(len(split))]
-  errors = (np.asarray(predict(DATA.train.inputs)) - DATA.train.labels) / STD
+  errors = (np.asarray(predict(in_units(DATA.train))) - DATA.train.labels) / STD
   noise, x = (errors**2).mean(), one(DATA.train)
   inverse = np.linalg.inv(x.T @ x / noise + found["test/laplace_precision"] * np.eye(11))
   std = STD * np.sqrt(np.einsum("nd,de,ne->n", one(DATA.test), inverse, one(DATA.test)) + noise)
-  point = np.asarray(predict(DATA.test.inputs), np.float64)
+  point = np.asarray(predict(in_units(DATA.test)), np.float64)
   want = -stats.norm.logpdf(DATA.test.labels, point, std).mean()
   assert found["test/laplace_nlpd"] == pytest.approx(want, rel=1e-4)
   assert found["test/laplace_width"] == pytest.approx(2 * stats.norm.ppf(0.95) * std.mean(), rel=1e-3)
@@ -333,7 +338,7 @@ def test_a_program_for_a_loop_of_ones_own():
 def test_the_loss_of_a_loaded_run_is_that_of_its_predictions(tmp_path, light_runs):
   train.train(runs.make_config({**FIELDS, "model.MLP.widths": (4,)}), tmp_path / "run")
   predict = train.load(tmp_path / "run")
-  error = (np.asarray(predict(DATA.train.inputs), np.float64) - DATA.train.labels) / STD
+  error = (np.asarray(predict(in_units(DATA.train)), np.float64) - DATA.train.labels) / STD
   loss = predict.loss_fn(predict.state.params, predict.whole_batch(), key=None)
   assert float(loss) == pytest.approx((error**2).mean(), rel=1e-4)
 

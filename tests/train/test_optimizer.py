@@ -488,7 +488,7 @@ def test_an_average_of_ours_may_be_flat():
 @pytest.mark.parametrize("name", [name for name in REGISTRY["optimizer"] if name != "path_sgd"])
 def test_every_optimizer_learns(name):
   """Some steps of each on a linear network, by its name: the loss falls."""
-  fields = {"method.name": "softmax", "model.MLP.widths": (), "data.limit": 64, "batch_size": 64}
+  fields = {"method.name": "softmax", "model.MLP.widths": (), "data.subset.limit": 64, "batch_size": 64}
   fields["model.MLP.dropout_rate"] = 0.0
   rates = {"adadelta": 30.0, "lars": 3.0, "lbfgs": 1.0, "polyak_sgd": 1.0, "sgld": 1e-4}
   rate = rates.get(name, 1e-2)

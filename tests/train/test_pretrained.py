@@ -78,7 +78,7 @@ def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, light_run
 
 def test_averages_of_batch_norm_come_too():
   """The part of the model's state that is the backbone's; the head's, if it has one, stays new."""
-  fields = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "data.limit": 32}
+  fields = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "data.subset.limit": 32}
   config = runs.make_config(fields)
   program = build(config, load_data(config).describe())
   zeros = lambda tree: jax.tree.map(lambda x: np.zeros((1, *x.shape), x.dtype), tree)
@@ -104,7 +104,7 @@ RESNET = {
   "model.ResNet.stem": "imagenet",
   "method.name": "softmax",
   "regularizers.names": ("l2_sp",),
-  "data.limit": 64,
+  "data.subset.limit": 64,
 }
 
 

@@ -20,7 +20,7 @@ from jaxreg.train.data.batches import gather
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.step.batch import make_examples
 
-QUIET = {"model.Transformer.dropout_rate": 0.0, "data.limit": 16}
+QUIET = {"model.Transformer.dropout_rate": 0.0, "data.subset.limit": 16}
 
 
 @functools.cache

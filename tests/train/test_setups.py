@@ -12,7 +12,6 @@ from PIL import Image
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.data import image_lists as split_images
 from jaxreg.train.run.metrics_file import read_records
 
 CONFIGS = runs.ROOT / "configs"
@@ -28,7 +27,7 @@ SETS = {
 }
 TINY = {
   **{"batch_size": 8, "steps": 2, "eval_batch_size": 200, "log_every": 1},
-  **{"data.stream.size": 32, "data.stream.resize": 36, "model.ResNet.width": 2},
+  **{"data.stream.size": 32, "model.ResNet.width": 2},
 }
 # Of the config with its argument: the classes it must find. The fewer images a class are fewer still here.
 CHOICES = {
@@ -160,8 +159,9 @@ def test_a_folder_of_images(choice, tmp_path):
   classes, number = FOLDERS[choice]
   names = [f"{label:03}.class" for label in range(classes)]
   source = archive(tmp_path / "archive", [*names, "257.clutter"])
-  split_images.split_images(source, tmp_path / "images", skip=["257.clutter"], **number)
-  fields = {"data.image_folder.path": tmp_path / "images"}
+  options = {"path": source, "skip": "('257.clutter',)", **number}
+  fields = {f"data.drawn_split.{name}": value for name, value in options.items()}
+  fields["data.name"] = "examples.image_lists:drawn_split"
   if "train" in number:
     fields["data.subset.per_class"] = number["train"]
   data = launch(choice, tmp_path / "run", fields)

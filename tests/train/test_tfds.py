@@ -27,6 +27,7 @@ from tensorflow_datasets.core.download.checksums import UrlInfo
 
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import sources
+from jaxreg.train.data.subsets import Subset
 from jaxreg.train.data.tfds import builders as tfds_builders
 from jaxreg.train.data.tfds import records as tfds_records
 from jaxreg.train.errors import RunError
@@ -345,7 +346,7 @@ def test_the_first_in_the_original_order_can_be_for_training(monkeypatch, tmp_pa
   read = functools.partial(
     sources.tfds, data_dir=str(tmp_path / "tfds"), manual_dir=str(tmp_path / "files"), validation_fraction=0.2
   )
-  data = read(order="id", num_train=50)
+  data = read(order="id", subset=Subset(num_train=50))
   np.testing.assert_array_equal(data.train.inputs, images[:50])
   np.testing.assert_array_equal(data.train.labels, labels[:50])
   np.testing.assert_array_equal(data.test.inputs, test_images)
@@ -358,18 +359,20 @@ def test_the_first_in_the_original_order_can_be_for_training(monkeypatch, tmp_pa
   assert min(held) >= 50
   np.testing.assert_array_equal(data.val.labels, labels[held])
   # Both orders have cache files of their own, and the stored one is as it was.
-  assert_equal(data, read(order="id", num_train=50))
+  assert_equal(data, read(order="id", subset=Subset(num_train=50)))
   stored = read(val="test")
   assert_same(
     stored.train, tensorflow_datasets.data_source("cifar10", split="train", data_dir=tmp_path / "tfds")
   )
-  np.testing.assert_array_equal(read(num_train=50).train.inputs, stored.train.inputs[:50])
+  np.testing.assert_array_equal(read(subset=Subset(num_train=50)).train.inputs, stored.train.inputs[:50])
   assert (stored.train.inputs[:50] != images[:50]).any()
   # With a validation split of its own all may be for training.
-  np.testing.assert_array_equal(read(order="id", num_train=200, val="test").train.inputs, images)
+  np.testing.assert_array_equal(
+    read(order="id", subset=Subset(num_train=200), val="test").train.inputs, images
+  )
   for number, most in ((200, {}), (201, {"val": "test"})):
-    options = {"data_dir": str(tmp_path / "tfds"), "order": "id", "num_train": number, **most}
-    fails("data.tfds.num_train", f"at most {200 if most else 199}", f"got {number}", **options)
+    options = {"data_dir": str(tmp_path / "tfds"), "order": "id", "subset": {"num_train": number}, **most}
+    fails("data.subset.num_train", f"at most {200 if most else 199}", f"got {number}", **options)
 
 
 def test_an_order_that_a_set_does_not_have_is_named(root):
@@ -548,7 +551,7 @@ def test_an_interrupted_preparation_leaves_nothing(monkeypatch, tmp_path, error)
     ({"train": "train+test", "val": "test"}, ["data.tfds.val", "train='train+test'", "'test'"]),
     ({"image": "picture"}, ["data.tfds.image", "'picture'", "it has image"]),
     ({"label": "id"}, ["data.tfds.label", "'id'", "it has label"]),
-    ({"validation_fraction": 1.5}, ["data.tfds.validation_fraction", "1.5"]),
+    ({"validation_fraction": 1.5}, ["data.validation_fraction", "1.5"]),
     ({"name": "mnist:1.0.0"}, ["mnist:1.0.0 is not prepared", "there is 3.0.1"]),
   ],
 )
@@ -723,8 +726,8 @@ def test_a_set_of_ones_own_with_configurations_is_read(uneven, tmp_path):
 
 def test_a_streamed_set_has_the_same_images_and_labels(uneven, monkeypatch):
   read = lambda name="uneven/even", **options: sources.tfds(name=name, stream=True, **uneven, **options)
-  of_five = lambda data: data.decoded_by(size=5, resize=5)
-  for options in ({}, {"num_train": 7, "val": "validation"}, {"train": "train[10:]"}):
+  of_five = lambda data: data.decoded_by(size=5)
+  for options in ({}, {"subset": Subset(num_train=7), "val": "validation"}, {"train": "train[10:]"}):
     whole = sources.tfds(name="uneven/even", **uneven, **options)
     lazy = of_five(read(**options)).checked()
     assert (lazy.num_classes, lazy.scale) == (whole.num_classes, whole.scale)
@@ -764,7 +767,7 @@ def test_images_of_16_bits_and_of_palettes_keep_their_colours(tmp_path, config):
   whole = sources.tfds(name=f"sixteen/{config}", image="picture", label="kind", **options)
   assert sorted(whole.train.inputs[:, 2, 2, 1]) == list(range(40))
   lazy = sources.tfds(name=f"sixteen/{config}", image="picture", label="kind", stream=True, **options)
-  images = np.asarray(lazy.decoded_by(size=5, resize=5).train.inputs)
+  images = np.asarray(lazy.decoded_by(size=5).train.inputs)
   np.testing.assert_array_equal(images, whole.train.inputs)
 
 

@@ -162,7 +162,9 @@ def test_noises_draw_differently():
 )
 def test_mistakes_are_told_before_anything_is_written(tmp_path, fields, message):
   with pytest.raises(train.RunError, match=message):
-    train.train(runs.make_config({"method.name": "softmax", "data.limit": 0, **fields}), tmp_path / "run")
+    train.train(
+      runs.make_config({"method.name": "softmax", "data.subset.limit": 0, **fields}), tmp_path / "run"
+    )
   assert not (tmp_path / "run").exists()
 
 

@@ -8,7 +8,7 @@ from jaxreg.train.assemble.load_data import load_data, make_order
 from jaxreg.train.data.batches import batch_indices, bootstrap
 
 FIELDS = {
-  "data.limit": 0,
+  "data.subset.limit": 0,
   "data.subset.per_class": 10,
   "data.unlabelled.batch_size": 7,
   "batch_size": 12,
@@ -19,7 +19,7 @@ FIELDS = {
 def test_the_unlabelled_are_those_that_the_subset_leaves():
   config = runs.make_config(FIELDS)
   dataset = load_data(config)
-  everything = load_data(runs.make_config({"data.limit": 0}))
+  everything = load_data(runs.make_config({"data.subset.limit": 0}))
   assert dataset.unlabelled is not None
   assert len(dataset.train) == 100
   assert len(dataset.train) + len(dataset.unlabelled) == len(everything.train)
@@ -51,14 +51,14 @@ def test_every_batch_has_so_many_of_each():
 
 
 def test_without_them_the_batches_are_as_they_were():
-  config = runs.make_config({"data.limit": 0})
+  config = runs.make_config({"data.subset.limit": 0})
   dataset = load_data(config)
   wanted = batch_indices(0, 5, num_examples=len(dataset.train), batch_size=32)
   np.testing.assert_array_equal(make_order(config, dataset)(5), wanted[None])
 
 
 def test_a_resampled_set_has_as_many_examples_some_of_them_twice():
-  config = runs.make_config({"data.limit": 0, "data.bootstrap": True, "replicas": 2})
+  config = runs.make_config({"data.subset.limit": 0, "data.bootstrap": True, "replicas": 2})
   dataset = load_data(config)
   number, order = len(dataset.train), make_order(config, dataset)
   steps = number // config.batch_size

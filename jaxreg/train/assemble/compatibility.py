@@ -91,7 +91,7 @@ def _input_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
       f"evaluate.mirror: is for images, and an input of data.{config.data.name} has shape "
       f"{data.input_shape}; give False"
     )
-  if data.mean and augment.mean:
+  if (data.mean or data.input_mean) and augment.mean:
     yield f"augment.mean: {inputs} are standardised already; leave it empty, got {augment.mean}"
   channels = data.input_shape[-1] if data.input_shape else 0
   if len(augment.mean) not in (0, channels):

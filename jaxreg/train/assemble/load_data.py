@@ -11,8 +11,8 @@ from collections.abc import Generator
 from jaxreg.train.config.choices import Config, chosen
 from jaxreg.train.data.batches import Balanced, Order, bootstrap
 from jaxreg.train.data.dataset import Dataset, scale_remark
-from jaxreg.train.data.readable import without_faults
-from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
+from jaxreg.train.data.subsets import Subset, flip_labels, hide_labels, subset
+from jaxreg.train.data.undecodable import without_faults
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import ArgumentError, RunError, field_error
 from jaxreg.train.user_modules import short
@@ -28,7 +28,8 @@ def load_data(config: Config) -> Dataset:
 
 def read_source(config: Config) -> Dataset:
   """The data set that `config.data` names, unchecked and whole."""
-  source = chosen(config, "data").bound()
+  fraction, options = config.data.validation_fraction, Subset(**config.data.subset)
+  source = chosen(config, "data").bound(subset=options, validation_fraction=fraction)
   with _fields_of(_source(config)):
     return source().decoded_by(hint=HINT, **config.data.stream)
 
@@ -49,7 +50,7 @@ def used_part(config: Config, data: Dataset) -> Dataset:
     for line in remarks:
       warnings.warn(line, stacklevel=2)
   with _fields_of("data.subset"):
-    data = subset(data, **fields.subset).limited(fields.limit)
+    data = subset(data, Subset(**fields.subset))
   if fields.balanced and (not data.num_classes or data.train.labels.ndim > 1 or fields.bootstrap):
     raise RunError(
       "data.balanced: needs one class an example and data.bootstrap=False, "
@@ -92,4 +93,5 @@ def _fields_of(section: str) -> Generator[None]:
   try:
     yield
   except ArgumentError as error:
-    raise field_error(section, error) from error
+    general = error.argument.partition(".")[0] in ("subset", "validation_fraction")
+    raise field_error("data" if general else section, error) from error

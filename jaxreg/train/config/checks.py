@@ -34,13 +34,8 @@ def _conflicts(config: Config) -> Iterator[str]:
   evaluate, mesh, pretrained = config.evaluate, config.mesh, config.pretrained
   if len(augment.mean) != len(augment.std):
     yield f"augment.mean, augment.std: must have a number per channel, got {augment.mean} and {augment.std}"
-  if stream.resize < stream.size:
-    yield f"data.stream.resize: must be at least size={stream.size}, got {stream.resize}"
   if stream.sides and not (len(stream.sides) == 2 and stream.size <= stream.sides[0] <= stream.sides[1]):
     yield f"data.stream.sides: must be () or two in order, at least size={stream.size}, got {stream.sides}"
-  for field in ("area", "aspect"):
-    if stream[field][0] > stream[field][1]:
-      yield f"data.stream.{field}: must be two numbers in order, got {stream[field]}"
 
   if config.average.name == "early_stopping" and config.ensemble > 1:
     yield f"average.name: early_stopping is for single runs; give ensemble=1, got {config.ensemble}"

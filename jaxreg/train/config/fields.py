@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.entries import Fields, Options, parameters
+from jaxreg.train.user_modules import is_yours
 
 Reads = Callable[[Options], bool]
 
@@ -112,7 +113,7 @@ def by_laplace(flat: Options) -> bool:
 def reads_streams(flat: Options) -> bool:
   """Whether the data are images that are decoded batch by batch, as `data.stream` says."""
   name = flat["data.name"]
-  return name == "image_folder" or bool(flat.get(f"data.{name}.stream"))
+  return name == "image_folder" or is_yours(name) or bool(flat.get(f"data.{name}.stream"))
 
 
 class Mesh(Group, scope="call"):
@@ -153,14 +154,20 @@ class Watch(Group, scope="call"):
 
 
 class Subset(Group, allowed="[0, inf)"):
+  num_train: int = field(0, "Training examples to keep, the first ones of the source; 0: all.")
   num_classes: int = field(0, "Classes to keep, drawn by the seed; 0: all.")
   per_class: int = field(0, "Training examples of each class to keep, drawn by the seed; 0: all.")
+  drawn: bool = field(
+    True,
+    "False: keep the first examples of each class; of idx files, those that follow are for validation.",
+    read_when="data.subset.per_class",
+  )
+  limit: int = field(0, "Examples of each split to keep, the first ones, for a trial; 0: all.")
   seed: int = field(0, "Seed of the subset.")
 
 
 class FlippedLabels(Group, read_when="data.flipped_labels.rate"):
   rate: float = field(0.0, "Fraction of the training labels that are replaced by another class.", "[0, 1]")
-  seed: int = field(0, "Seed that draws the labels to replace, and their new classes.", "[0, inf)")
 
 
 class Unlabelled(Group):
@@ -169,17 +176,17 @@ class Unlabelled(Group):
 
 class Stream(Group, function=Decoding, read_when=reads_streams):
   size: int = field(allowed="[1, 1e4]")
-  resize: int = field(allowed="[1, 1e4]")
-  area: tuple[float, float] = field(allowed="(0, 1]")
-  aspect: tuple[float, float] = field(allowed="(0, inf)")
   sides: tuple[int, ...] = field()
-  flip: bool = field()
   workers: int = field(allowed="[0, 1e4]", scope="call")
 
 
 class Data(Choice):
   name: str = field("digits", "Where the examples come from.")
-  limit: int = field(0, "Examples of each split to use, the first ones; 0: all.", "[0, inf)")
+  validation_fraction: float = field(
+    0.1,
+    "Fraction of the training examples for validation, stratified, if the source has no examples for it.",
+    "(0, 1)",
+  )
   resident_gib: float = field(4.0, "Data sets larger than this, in GiB, stay on the host.", "[0, inf)")
   skip_unreadable: bool = field(
     False,
@@ -409,8 +416,6 @@ class Config(Group):
 # Attributes of options that no signature has: the first row whose glob matches, and that has it, counts.
 OPTIONS: dict[str, Field] = {
   "method.*.head.initializer": Field(help="Initialiser of the layers: glorot or tutorial."),
-  "data.*.validation_fraction data.*.test_fraction": Field(allowed="(0, 1)"),
-  "data.*.num_* data.idx.per_class": Field(allowed="[0, inf)"),
   "data.*.workers data.*.path data.csv.val data.csv.test data.*.data_dir data.*.manual_dir": Field(
     scope="place"
   ),

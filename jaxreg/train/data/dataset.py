@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,13 +18,25 @@ PIXELS = 32  # columns of whole numbers in 0 to 255, from which they count as pi
 def moments(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
   """The mean and the standard deviation over all axes but the last; 1 for a constant, and NaN does not count.
 
-  They have six digits, because the last ones may depend on the machine.
+  Sums are taken one row after another in float64, so that they are the same on every machine, and of
+  differences from a value, so that a large mean costs no digits.
   """
   flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
-  std = np.nanstd(flat, axis=0)
-  each = np.nanmean(flat, axis=0), np.where(std > 0, std, 1.0)
-  mean, std = (tuple(float(f"{value:.6g}") for value in values) for values in each)
-  return mean, std
+  known = ~np.isnan(flat)
+  first = flat[known.argmax(axis=0), np.arange(flat.shape[1])]
+  count = np.maximum(known.sum(axis=0), 1)
+
+  def mean_of(x: np.ndarray) -> np.ndarray:
+    return np.cumsum(np.where(known, x, 0), axis=0)[-1] / count
+
+  shift = mean_of(flat - first)
+  std = np.sqrt(mean_of(np.square(flat - first - shift)))
+  return tuple((first + shift).tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+def standardize(values: Any, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+  """`(values - mean) / std` in float64, as float32."""
+  return ((np.asarray(values, np.float64) - np.asarray(mean)) / np.asarray(std)).astype(np.float32)
 
 
 def is_tokens(dtype: np.dtype | str) -> bool:
@@ -49,6 +61,9 @@ class DataSpec:
   label_std: tuple[float, ...] = ()
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
+  input_mean: tuple[float, ...] = ()
+  input_std: tuple[float, ...] = ()
+  columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   model: Mapping[str, int] = dataclasses.field(default_factory=dict)
   class_names: tuple[str, ...] = ()
   input_names: tuple[str, ...] = ()
@@ -64,6 +79,18 @@ class DataSpec:
   def has_numbers(self) -> bool:
     """Whether the labels are numbers, and not classes."""
     return self.num_classes == 0
+
+  def standardized(self, inputs: Any) -> Any:
+    """Features in the units of the data as a network takes them; other inputs are returned as they are."""
+    if not self.input_mean or np.shape(inputs)[1:] != self.input_shape:
+      return inputs
+    return standardize(inputs, self.input_mean, self.input_std)
+
+  def in_units_of(self, other: "DataSpec") -> tuple[np.ndarray, np.ndarray]:
+    """The factor and the shift that turn inputs standardised for these data into those for `other`."""
+    mean, std = np.array(self.input_mean or (0.0,)), np.array(self.input_std or (1.0,))
+    their_mean, their_std = np.array(other.input_mean or (0.0,)), np.array(other.input_std or (1.0,))
+    return (std / their_std).astype(np.float32), ((mean - their_mean) / their_std).astype(np.float32)
 
   def table(self) -> dict[str, object]:
     """The description as JSON has it."""
@@ -161,8 +188,10 @@ class Dataset:
   `model` holds the keyword arguments that the data give the backbone. `rest` holds training examples that the
   source or a subset left over. `unlabelled` holds the examples that a run uses without their labels.
   `mean` and `std`, a number for each channel, standardise the scaled inputs on the device; () does not.
+  `input_mean` and `input_std`, a number for each feature, have standardised the stored inputs already.
   `class_names` has the name of each class, or of each of several labels, if the source knows them;
-  `input_names` that of each input, if the data are a table. `remarks` are lines for people, such as which
+  `input_names` that of each input, if the data are a table, and `columns` what was learnt for its columns, as
+  JSON has it. `remarks` are lines for people, such as which
   files were left out.
   """
 
@@ -176,8 +205,11 @@ class Dataset:
   unlabelled: Split | None = None
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
+  input_mean: tuple[float, ...] = ()
+  input_std: tuple[float, ...] = ()
   class_names: tuple[str, ...] = ()
   input_names: tuple[str, ...] = ()
+  columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   remarks: tuple[str, ...] = ()
 
   def splits(self, *others: str) -> dict[str, Split]:
@@ -203,6 +235,19 @@ class Dataset:
       for name, split in self.splits("rest").items()
     }
     return dataclasses.replace(self, **splits)
+
+  def standardized(self) -> "Dataset":
+    """The data set with its features `[n, features]` standardised by the training examples, in float32.
+
+    That happens in float64 on the host, so that a feature may have any unit and any offset. The features are
+    divided by no scale any more.
+    """
+    mean, std = moments(self.train.inputs)
+    splits = {
+      name: dataclasses.replace(split, inputs=standardize(split.inputs, mean, std))
+      for name, split in self.splits("rest").items()
+    }
+    return dataclasses.replace(self, **splits, scale=1.0, input_mean=mean, input_std=std)
 
   def limited(self, limit: int) -> "Dataset":
     """The first `limit` examples of each split, for a smoke run; 0 for all."""
@@ -237,6 +282,9 @@ class Dataset:
       label_std=label_std,
       mean=self.mean,
       std=self.std,
+      input_mean=self.input_mean,
+      input_std=self.input_std,
+      columns=self.columns,
       model=self.model,
       class_names=self.class_names,
       input_names=self.input_names,

@@ -1,201 +1,179 @@
-"""What Hugging Face's `datasets` stores, read by pyarrow; nothing is downloaded."""
+"""Data sets of the package `datasets`: on disk, in files that it reads, or on the Hugging Face hub."""
 
 import dataclasses
 import functools
-import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxreg.train.data.columns import Kind, Labels, Rows, dataset_of, fitted_labels, pyarrow
+from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.images import Images, decode_all, is_grey
+from jaxreg.train.data.tables import Kind, Rows, Series, check_named, make_dataset, pandas
 from jaxreg.train.errors import ArgumentError, one_line, unknown
-from jaxreg.train.sealed_tables import Table
-from jaxreg.train.user_paths import local_path
 
 if TYPE_CHECKING:
-  import pyarrow as arrow
+  import datasets
 
 
 def huggingface(
   *,
   path: str = "",
+  configuration: str = "",
   train: str = "train",
   val: str = "",
   test: str = "test",
-  inputs: tuple[str, ...] = (),
   labels: tuple[str, ...] = (),
   label_kind: Kind = "auto",
   weights: str = "",
-  validation_fraction: float = 0.1,
-  test_fraction: float = 0.2,
-  standardize: bool = True,
+  leave_out: tuple[str, ...] = (),
+  text: tuple[str, ...] = (),
   stream: bool = False,
+  validation_fraction: float = 0.1,
 ) -> Dataset:
-  """What `datasets.save_to_disk` wrote, or a folder of Parquet files; nothing is downloaded.
+  """A data set of the package `datasets`: what `save_to_disk` wrote, a folder of Parquet files, or a name.
 
-  A split's Parquet files are `SPLIT.parquet`, `SPLIT-*.parquet` or `SPLIT/*.parquet`, in the folder or in its
-  folder `data`. The input is a column of images, or columns as of `csv`.
+  A name on the Hugging Face hub is downloaded into the cache of `datasets`. The input is the column of
+  images, or all columns but the labels and weights, as `csv` takes them.
 
   Args:
-    path: the folder.
-    train, val, test: the names of the splits.
-    inputs: the columns of the inputs; empty for the column of images, or for all but the labels and weights.
+    path: the folder, or the name on the hub.
+    configuration: the configuration of a data set that has several.
+    train, val, test: the names of the splits. Without `test`, a fifth of `train` is for the test, and without
+      `val` `validation_fraction` of the others for validation.
     labels: the column of the labels, or several; empty for the only `ClassLabel`, or else for `label`.
     label_kind: as of `csv`; a `ClassLabel` says it itself.
-    weights: the column of the training examples' weights in the loss; "" weighs all alike.
-    validation_fraction, test_fraction: with an empty `val` or `test`, the fraction of `train` for it,
-      stratified, always the same; first that for the test.
-    standardize: as of `csv`; images are divided by 255.
+    weights, leave_out, text: as of `csv`.
     stream: decode images, of any size, when a batch is made, cut as `data.stream` says, instead of all at the
       start.
+    validation_fraction: the fraction of `train` for validation.
   """
-  folder = local_path(path, "path")
-  if not path or not folder.is_dir():
-    problem = "which is not a folder; give one of save_to_disk or of Parquet files"
+  if not path or (path[0] in "/.~" and not Path(path).expanduser().exists()):
+    problem = "which is not there; give a folder of datasets or Parquet files, or a name on the hub"
     raise ArgumentError("path", f"got {path!r}, {problem}")
-  found = _splits(folder)
-  files: dict[str, tuple[str, ...]] = {}
-  for part, name in {"train": train, "val": val, "test": test}.items():
-    if name and name not in found:
-      raise unknown(part, name, found)
-    files |= {part: tuple(map(str, found[name]))} if name else {}
-  features = _features(files["train"])
-  classes = [name for name, feature in features.items() if feature.get("_type") == "ClassLabel"]
+  stored = _open(path, configuration)
+  from datasets import Image
+
+  wanted = {part: name for part, name in {"train": train, "val": val, "test": test}.items() if name}
+  for part, name in wanted.items():
+    if name not in stored:
+      raise unknown(part, name, stored)
+  features = stored[train].features
+  classes, images = (
+    [name for name, feature in features.items() if feature._type == kind and name not in leave_out]
+    for kind in ("ClassLabel", "Image")
+  )
   target = labels or (tuple(classes) if len(classes) == 1 else ("label",))
-  images = [name for name, feature in features.items() if feature.get("_type") == "Image"]
-  images = [name for name in images if not inputs or name in inputs]
-  if len(images) > 1 or (images and len(inputs) > 1):
-    named = ", ".join(inputs or images)
-    raise ArgumentError("inputs", f"must name one column of images or none, got {named}")
-  names = _opened(files["train"]).column_names
-  for argument, given in (("inputs", inputs), ("labels", target), ("weights", (weights,) if weights else ())):
-    for name in given:
-      if name not in names:
-        raise unknown(argument, name, names)
-  chosen = images or list(inputs) or [name for name in names if name not in (*target, weights)]
-  needed = (*chosen, *target, *((weights,) if weights else ()))
-  parts = {part: _rows_of(of_part, needed, images) for part, of_part in files.items()}
-  if target[0] in classes and len(target) == 1:
-    titles = tuple(features[target[0]]["names"])
-    numbers = tuple(range(len(titles)))
-    fitted = Labels(target, numbers, False, () if titles == tuple(map(str, numbers)) else titles)
-  else:
-    fitted = fitted_labels(parts["train"], target, label_kind)
-  fractions = {"test": test_fraction, "val": validation_fraction}
-  data = dataset_of(parts, chosen, fitted, weights, fractions, standardize)
-  return data if stream or not images else _decoded(data)
+  weighed = (weights,) if weights else ()
+  check_named(features, labels=target, weights=weighed, leave_out=leave_out, text=text)
+  if len(images) > 1:
+    raise ArgumentError("leave_out", f"must leave at most one column of images, got {', '.join(images)}")
+  names = [*target, *weighed] if images else [name for name in features if name not in leave_out]
+  parts: dict[str, Rows] = {}
+  for part, name in wanted.items():
+    split, where = stored[name], f"{path}, split {name}, example"
+    parts[part] = _rows(part, split.select_columns(names), where, target, text)
+    if images:
+      encoded = Encoded(split.select_columns(images).cast_column(images[0], Image(decode=False)), where)
+      parts[part] = dataclasses.replace(parts[part], images=Images(encoded, np.arange(len(split))))
+  # A column of lists has become several.
+  columns = parts["train"].frame.columns
+  target = tuple(each for name in target for each in columns if each == name or each.startswith(f"{name}["))
+  data = make_dataset(parts, target, label_kind, weights, text, validation_fraction, ", ".join(leave_out))
+  return _decoded(data) if images and not stream else data
 
 
-def _splits(folder: Path) -> dict[str, list[Path]]:
-  """The files of each split in a folder of save_to_disk or of Parquet files."""
-  if (folder / "dataset_dict.json").is_file():
-    folders = {name: folder / name for name in _json(folder / "dataset_dict.json")["splits"]}
-  else:
-    folders = {"train": folder} if (folder / "state.json").is_file() else {}
-  found = {
-    name: [inside / entry["filename"] for entry in _json(inside / "state.json")["_data_files"]]
-    for name, inside in folders.items()
-  }
-  patterns = () if found else ("*.parquet", "*/*.parquet", "data/*/*.parquet")
-  for file in sorted(file for pattern in patterns for file in folder.glob(pattern)):
-    name = file.stem.split("-")[0] if file.parent in (folder, folder / "data") else file.parent.name
-    found.setdefault(name, []).append(file)
-  if not found:
-    raise ArgumentError("path", f"{folder} has neither what datasets.save_to_disk writes nor Parquet files")
-  return found
-
-
-def _json(file: Path) -> Table:
+def _open(path: str, configuration: str) -> "datasets.DatasetDict":
+  """The splits of a folder or of a name, without a bar for each file."""
   try:
-    return json.loads(file.read_text())
-  except (OSError, ValueError) as error:
-    raise ArgumentError("path", f"{file} is damaged or missing ({one_line(error)})") from error
-
-
-@functools.lru_cache(maxsize=8)
-def _opened(files: tuple[str, ...]) -> "arrow.Table":
-  """The table in these files, mapped into memory if they are Arrow's; each process opens them once."""
-  arrow = pyarrow()
-  from pyarrow import parquet
-
-  def read(file: str) -> "arrow.Table":
-    try:
-      if file.endswith(".parquet"):
-        return parquet.read_table(file)
-      return arrow.ipc.open_stream(arrow.memory_map(file)).read_all()
-    except (arrow.ArrowException, OSError) as error:
-      raise ArgumentError("path", f"{file} is damaged or missing ({one_line(error)})") from error
-
-  return arrow.concat_tables(map(read, files))
-
-
-def _features(files: tuple[str, ...]) -> Table:
-  """The features by which `datasets` describes the columns; {} if nothing does."""
-  metadata = _opened(files).schema.metadata or {}
-  return json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-
-
-def _rows_of(files: tuple[str, ...], names: Sequence[str], images: Sequence[str]) -> Rows:
-  """The columns of these names; those of images become `Images`."""
-  table = _opened(files)
-  where = functools.partial(_example, files)
-  numbers = np.arange(table.num_rows)
-  encoded = {name: Images(Encoded(files, name), numbers) for name in images}
-  others = {name: _column(name, table[name], where) for name in names if name not in images}
-  return Rows(encoded | others, where)
-
-
-def _column(name: str, column: "arrow.ChunkedArray", where: Callable[[int], str]) -> np.ndarray:
-  """Numbers as float64, NaN where one is missing, `[n]` or `[n, ...]`; or texts, and None."""
-  types, kind = pyarrow().types, column.type
-  storage = getattr(kind, "storage_type", kind)
-  if types.is_dictionary(kind):
-    column, storage = column.cast(kind.value_type), kind.value_type
-  if types.is_string(storage) or types.is_large_string(storage):
-    return np.array(column.to_pylist(), object)
-  values = column.to_pylist()
+    import datasets
+  except ImportError as error:
+    raise ArgumentError("", f"needs the package datasets ({error}); {install('data')}") from error
+  datasets.disable_progress_bars()
+  folder = Path(path).expanduser()
+  saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
   try:
-    numbers = np.array([np.nan if value is None else value for value in values], np.float64)
+    if saved:
+      stored: Any = datasets.load_from_disk(folder)
+    else:
+      stored = datasets.load_dataset(str(folder) if folder.exists() else path, configuration or None)
+  except Exception as error:  # a hub, its client and readers of many formats have no common error
+    raise ArgumentError(
+      "path",
+      f"{path!r} cannot be read by the package datasets ({one_line(error)}); give what its save_to_disk "
+      "wrote, a folder of Parquet files, or, with a network, a name on the hub",
+    ) from error
+  return stored if isinstance(stored, datasets.DatasetDict) else datasets.DatasetDict({"train": stored})
+
+
+def _rows(
+  part: str, split: "datasets.Dataset", where: str, target: tuple[str, ...], text: tuple[str, ...]
+) -> Rows:
+  """The rows of a split's columns of numbers, texts, classes and lists of numbers."""
+  frame: Any = split.to_pandas()
+  columns: dict[str, Any] = {}
+  titles: dict[str, tuple[str, ...]] = {}
+  for name, feature in split.features.items():
+    kind, values = str(getattr(feature, "dtype", "")), frame[name].astype(object)
+    if feature._type == "ClassLabel" and name not in target:
+      values, kind = values.map(dict(enumerate(feature.names))), "string"
+    if name in text or kind.endswith("string"):
+      columns[name] = values.map(str, na_action="ignore")
+      continue
+    if feature._type == "ClassLabel" or kind == "bool":
+      titles[name] = tuple(feature.names) if feature._type == "ClassLabel" else ("False", "True")
+    numbers = _numbers(name, values, feature)
+    if np.isinf(numbers).any():
+      row = int(np.isinf(numbers).any(axis=1).argmax())
+      raise ArgumentError("path", f"{where} {row}: column {name!r} has an infinite value")
+    lists = values.map(np.ndim).max()
+    columns |= {f"{name}[{k}]" if lists else name: column for k, column in enumerate(numbers.T)}
+  return Rows(pandas().DataFrame(columns), lambda row: f"{where} {row}", part, titles)
+
+
+def _numbers(name: str, values: Series, feature: object) -> np.ndarray:
+  """The numbers `[n, 1]`, or `[n, k]` of lists, in float64; NaN where one is missing."""
+  try:
+    rows = [np.nan if value is None else value for value in values]
+    return np.array(rows, np.float64).reshape(len(rows), -1)
   except (TypeError, ValueError) as error:
     raise ArgumentError(
-      "inputs", f"must be columns of numbers, texts, images or lists of one length; {name!r} has {kind}"
+      "leave_out",
+      f"column {name!r} has {feature}, and inputs are numbers, texts, images or lists of one length; "
+      "leave it out",
     ) from error
-  if np.isinf(numbers).any():
-    row = int(np.isinf(numbers).reshape(len(numbers), -1).any(1).argmax())
-    raise ArgumentError("path", f"{where(row)}: column {name!r} has an infinite value")
-  return numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-  """The encoded images in a column of files."""
+  """The encoded images in the only column of a split."""
 
-  files: tuple[str, ...]
-  column: str  # its name
+  split: "datasets.Dataset"
+  where: str  # what a message calls an example, without its number
 
   def read(self, number: int) -> bytes:
-    value = _opened(self.files)[self.column][number].as_py()
-    if not value or value["bytes"] is None:
-      raise ValueError("the file has no image there" + (", but only a path" if value else ""))
-    return value["bytes"]
+    (value,) = self.split[number].values()
+    if value is None:
+      raise ValueError("the data set has no image there")
+    return Path(value["path"]).read_bytes() if value["bytes"] is None else value["bytes"]
 
   def name(self, number: int) -> str:
-    return _example(self.files, number)
+    return f"{self.where} {number}"
 
   def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-    names = "\0".join((*(Path(file).name for file in self.files), self.column))
+    names = "\0".join(file.name for file in self._files())
     return np.frombuffer(names.encode(), np.uint8), self._stat("st_size"), numbers
 
   def stamp(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-    where = np.frombuffer(str(Path(self.files[0]).resolve()).encode(), np.uint8)
-    return where, self._stat("st_mtime_ns"), *self.fingerprint(numbers)
+    where = "\0".join(str(file.resolve()) for file in self._files())
+    return np.frombuffer(where.encode(), np.uint8), self._stat("st_mtime_ns"), *self.fingerprint(numbers)
+
+  def _files(self) -> list[Path]:
+    return [Path(file["filename"]) for file in self.split.cache_files]
 
   def _stat(self, what: str) -> np.ndarray:
-    return np.array([getattr(Path(file).stat(), what) for file in self.files], np.int64)
+    return np.array([getattr(file.stat(), what) for file in self._files()], np.int64)
 
 
 def _decoded(data: Dataset) -> Dataset:
@@ -203,16 +181,14 @@ def _decoded(data: Dataset) -> Dataset:
   first = data.train.inputs
   first.decoded(0)  # a damaged image is an error of one line
   channels = 1 if is_grey(first.store.read(int(first.numbers[0]))) else 3
-
-  def of(images: Images) -> np.ndarray:
-    decode = lambda positions: [images.decoded(position, channels) for position in positions]
-    return decode_all(decode, len(images), first.decoded(0, channels), "decoding images")
-
-  splits = {
-    name: dataclasses.replace(split, inputs=of(split.inputs)) for name, split in data.splits().items()
-  }
+  splits = {}
+  for name, split in data.splits().items():
+    images: Images = split.inputs
+    decode = functools.partial(_decode, images, channels)
+    pixels = decode_all(decode, len(images), first.decoded(0, channels), "decoding images")
+    splits[name] = dataclasses.replace(split, inputs=pixels)
   return dataclasses.replace(data, **splits)
 
 
-def _example(files: Sequence[str], number: int) -> str:
-  return f"{Path(files[0]).parent}, example {number}"
+def _decode(images: Images, channels: int, positions: range) -> list[Any]:
+  return [images.decoded(position, channels) for position in positions]

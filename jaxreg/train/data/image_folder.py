@@ -57,7 +57,7 @@ def image_folder(
   Args:
     path: the folder that holds the splits' folders.
     train, val, test: the names of the splits' folders.
-    validation_fraction: without `val`, the fraction of `train` for validation, stratified, always the same.
+    validation_fraction: without `val`, the fraction of `train` for validation.
   """
   root = local_path(path, "path")
   if not path or not root.is_dir():
@@ -77,7 +77,7 @@ def image_folder(
       raise ArgumentError(
         field, f"{folder} has other classes than {folders['train']}: only {where} has {differ[0]!r}"
       )
-    splits[field] = _split(field, folder, names, left_out[field])
+    splits[field] = read_split(field, folder, names, left_out[field])
   if not val:
     splits["train"], splits["val"] = hold_out(splits["train"], validation_fraction, names)
   remarks = [left_out_line(folder, left_out[field]) for field, folder in folders.items()]
@@ -164,7 +164,8 @@ def _classes(field: str, folder: Path, left_out: Counter[str]) -> tuple[str, ...
   return tuple(sorted(names))
 
 
-def _split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter[str]) -> Split:
+def read_split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter[str]) -> Split:
+  """The images in `folder/CLASS` of each class, encoded; `left_out` counts other files by their reasons."""
   found: list[tuple[bytes, int, int, int]] = []
   for label, name in enumerate(classes):
     here = Counter[str]()

@@ -29,6 +29,8 @@ MOST_BYTES = 2**34  # of images decoded into one array
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 MOST_PIXELS = 2**26  # of one image, because a small file may claim very many
+# For training, bounds of a crop's area as a fraction of the image's, and of its width over its height.
+AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 ATTEMPTS = 10  # to find a random crop that fits into the image
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
 ORIENTATION = 274  # the number of this tag in EXIF
@@ -48,22 +50,19 @@ class Decoding:
 
   Attributes:
     size: height and width of the crop.
-    resize: the shorter side before the centre crop of evaluation.
-    area: for training, bounds of the crop's area as a fraction of the image's area.
-    aspect: for training, bounds of the crop's width over its height.
     sides: for training, bounds of the image's shorter side, to which it is scaled before a crop of `size`
       from anywhere in it; () takes crops by area and aspect instead.
-    flip: for training, mirror each image with probability one half.
     workers: processes that decode; 0: threads of this process decode.
   """
 
   size: int = 224
-  resize: int = 256
-  area: tuple[float, float] = (0.08, 1.0)
-  aspect: tuple[float, float] = (0.75, 4 / 3)
   sides: tuple[int, ...] = ()
-  flip: bool = True
   workers: int = 0
+
+  @property
+  def resize(self) -> int:
+    """The shorter side before the centre crop of evaluation: 256 for a crop of 224."""
+    return -(-self.size * 8 // 7)
 
 
 class Store(Protocol):
@@ -234,7 +233,7 @@ def centre_crop(image: "Image.Image", how: Decoding) -> np.ndarray:
 
 
 def random_crop(generator: np.random.Generator, image: "Image.Image", how: Decoding) -> np.ndarray:
-  """A random crop `[size, size, 3]` of a Pillow image.
+  """A random crop `[size, size, 3]` of a Pillow image, mirrored with probability one half.
 
   With `sides`, the image is scaled to a random shorter side, and the crop is from anywhere in it. Otherwise a
   crop of random area, aspect and place is resized.
@@ -251,12 +250,12 @@ def random_crop(generator: np.random.Generator, image: "Image.Image", how: Decod
     scaled = _scaled(image.size, int(generator.integers(low, high + 1)))
     crop = _window(image, scaled, [int(generator.integers(side - size + 1)) for side in scaled], size)
   else:
-    crop = image.crop(draw_box(generator, image.size, how))
+    crop = image.crop(draw_box(generator, image.size))
     if crop.size != (size, size):
       crop = crop.resize((size, size), Image.Resampling.BILINEAR)
   mirrored = generator.random() < 0.5
   pixels = np.asarray(crop)
-  return np.ascontiguousarray(pixels[:, ::-1]) if how.flip and mirrored else pixels
+  return np.ascontiguousarray(pixels[:, ::-1]) if mirrored else pixels
 
 
 def _scaled(size: tuple[int, int], shorter: int) -> tuple[int, int]:
@@ -289,18 +288,16 @@ def _window(image: "Image.Image", scaled: tuple[int, int], place: list[int], siz
   return part.crop((left, top, left + size, top + size))
 
 
-def draw_box(
-  generator: np.random.Generator, size: tuple[int, int], how: Decoding
-) -> tuple[int, int, int, int]:
+def draw_box(generator: np.random.Generator, size: tuple[int, int]) -> tuple[int, int, int, int]:
   """Draws the left, top, right and bottom of a crop.
 
   The area, the logarithm of the aspect, and then the place are uniform. A crop that does not fit is drawn
   again; after `ATTEMPTS` attempts, the result is the largest centre crop of an allowed aspect.
   """
   width, height = size
-  narrow, wide = how.aspect
+  narrow, wide = ASPECT
   for _ in range(ATTEMPTS):
-    pixels = generator.uniform(*how.area) * width * height
+    pixels = generator.uniform(*AREA) * width * height
     ratio = math.exp(generator.uniform(math.log(narrow), math.log(wide)))
     across, down = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
     if 0 < across <= width and 0 < down <= height:

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data.csv_file import csv as csv
+from jaxreg.train.data.bounded_files import ERRORS, plain_or_gzipped, read_idx, read_npz
 from jaxreg.train.data.dataset import Dataset, Split, check_apart, moments, remedy
 from jaxreg.train.data.huggingface import huggingface as huggingface
 from jaxreg.train.data.image_folder import image_folder as image_folder
-from jaxreg.train.data.subsets import hold_out
+from jaxreg.train.data.subsets import ALL, Subset, hold_out
+from jaxreg.train.data.tables import csv as csv
 from jaxreg.train.data.text import parallel_text as parallel_text
 from jaxreg.train.data.tfds.prepared import tfds as tfds
-from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_idx, read_npz
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.user_paths import local_path
 
+MOST_VALIDATION = 5000  # examples of idx files for validation
 ATTRIBUTES = {
   "even": (0, 2, 4, 6, 8),
   "prime": (2, 3, 5, 7),
@@ -58,33 +59,29 @@ def diabetes() -> Dataset:
   from sklearn.model_selection import train_test_split
 
   inputs, progression = load_diabetes(return_X_y=True, scaled=False)
-  examples = Split(np.asarray(inputs, np.float32), np.asarray(progression, np.float32))
+  examples = Split(np.asarray(inputs, np.float64), np.asarray(progression, np.float64))
   train, rest = train_test_split(np.arange(len(examples)), train_size=264, random_state=0)
   val, test = train_test_split(rest, test_size=0.5, random_state=0)
   splits = [examples.take(np.sort(part)) for part in (train, val, test)]
-  mean, std = moments(splits[0].inputs)
-  return Dataset(*splits, num_classes=0, mean=mean, std=std, class_names=("progression",))
+  return Dataset(*splits, num_classes=0, class_names=("progression",)).standardized()
 
 
 def idx(
   *,
   path: str = "data/mnist",
-  per_class: int = 0,
-  num_train: int = 0,
-  num_validation: int = 5000,
+  subset: Subset = ALL,
   rotation: bool = False,
   background: bool = False,
 ) -> Dataset:
   """The four idx files of MNIST (or of a set in its format), gzipped or not.
 
+  5000 examples are for validation, or a tenth if that is fewer: the first in the files, or those that follow
+  `subset.num_train`. With `subset.per_class` and without `subset.drawn`, validation takes as many examples of
+  each class, those that follow.
+
   Args:
     path: the folder that holds the files.
-    per_class: the number of training examples of each class, the first in the files; validation takes as many
-      that follow; 0 for all.
-    num_train: without `per_class`, the number of training examples, the first in the files; 0 for all that
-      are not for validation.
-    num_validation: without `per_class`, the number of validation examples, which follow the `num_train` for
-      training, or are the first of all.
+    subset: the examples that the run uses.
     rotation: rotate every image by a random angle.
     background: lay every image on random noise. Angles and noise are always the same for a split.
   """
@@ -99,17 +96,13 @@ def idx(
   examples.check("train")
   check_apart(examples, test=test)
   num_classes = _count_classes(examples.labels)
-  most = len(examples) - num_validation
-  if not per_class and not 0 < num_validation < len(examples):
+  num_validation = min(MOST_VALIDATION, -(-len(examples) // 10))
+  per_class, num_train = 0 if subset.drawn else subset.per_class, subset.num_train
+  if num_train and (per_class or num_train > len(examples) - num_validation):
     raise ArgumentError(
-      "num_validation",
-      f"must be from 1 to {len(examples) - 1}, unless per_class is given, got {num_validation}",
-    )
-  if num_train and (per_class or not 0 < num_train <= most):
-    raise ArgumentError(
-      "num_train",
-      f"must be 0 or, without per_class, at most {most}, what num_validation={num_validation} leaves of "
-      f"{len(examples)} examples, got {num_train}",
+      "subset.num_train",
+      f"must be 0 or, without the first per_class, at most {len(examples) - num_validation}, which "
+      f"validation leaves of {len(examples)} examples, got {num_train}",
     )
   if num_train:
     train, val = np.split(np.arange(num_train + num_validation), [num_train])
@@ -120,7 +113,7 @@ def idx(
     smallest = min(len(members) for members in of_class)
     if 2 * per_class > smallest:
       raise ArgumentError(
-        "per_class",
+        "subset.per_class",
         f"got {per_class}, at most {smallest // 2} are allowed: the smallest class has {smallest} examples, "
         "and validation takes as many as training",
       )
@@ -164,7 +157,7 @@ def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
 
 
 def npz(
-  *, path: str = "", validation_fraction: float = 0.1, scale: float = 1.0, standardize: bool = False
+  *, path: str = "", scale: float = 1.0, standardize: bool = False, validation_fraction: float = 0.1
 ) -> Dataset:
   """Your own arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
 
@@ -175,11 +168,10 @@ def npz(
 
   Args:
     path: the `.npz` file; nothing in it is unpickled.
-    validation_fraction: without `x_val`, the fraction of the training examples for validation, stratified,
-      always the same.
     scale: divisor of the inputs, for instance 255 for uint8 images.
     standardize: subtract the mean of each feature, or channel, of the training inputs, and divide by its
       standard deviation.
+    validation_fraction: without `x_val`, the fraction of the training examples for validation.
   """
   file = local_path(path, "path")
   if not path or not file.is_file():
@@ -199,7 +191,7 @@ def npz(
     raise ArgumentError("path", f"{file} lacks {', '.join(missing)}; it has {there}")
   if not (math.isfinite(scale) and scale > 0):
     raise ArgumentError("scale", f"must be positive, got {scale}")
-  splits = {part: Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in parts}
+  splits = {part: Split(_inputs(arrays, part, standardize), arrays[f"y_{part}"]) for part in parts}
   splits["train"] = dataclasses.replace(splits["train"], weights=arrays.get("weights_train"))
   train, test = splits["train"], splits["test"]
   train.check("train")
@@ -212,15 +204,21 @@ def npz(
   val = splits.get("val")
   if val is None:
     train, val = hold_out(train, validation_fraction, names)
+  data = Dataset(train, val, test, num_classes, scale, class_names=names)
+  if train.inputs.dtype == np.float64:
+    return data.standardized()
   mean, std = moments(train.inputs / scale) if standardize else ((), ())
-  return Dataset(train, val, test, num_classes, scale, mean=mean, std=std, class_names=names)
+  return dataclasses.replace(data, mean=mean, std=std)
 
 
-def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:
+def _inputs(arrays: dict[str, np.ndarray], part: str, standardize: bool) -> np.ndarray:
+  """The inputs of a part: bytes as they are, features to standardise as float64, others as float32."""
   x = arrays[f"x_{part}"]
   if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
     raise ArgumentError("path", f"x_{part} must be real numbers, got {x.dtype}")
-  return x if x.dtype == np.uint8 else x.astype(np.float32)
+  if x.dtype == np.uint8:
+    return x
+  return x.astype(np.float64 if standardize and x.ndim == 2 else np.float32)
 
 
 def _count_classes(labels: np.ndarray) -> int:

@@ -9,12 +9,40 @@ from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import ArgumentError
 
 
-def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int = 0) -> Dataset:
-  """`num_classes` of the classes, and `per_class` training examples of each; 0 for all.
+@dataclasses.dataclass(frozen=True)
+class Subset:
+  """The examples of a data set that a run uses, as the fields of `data.subset`; 0 is for all."""
 
-  `seed` draws both, so that the smaller of two subsets lies in the larger. The classes keep their order and
-  get new numbers. Validation and test keep all examples of these classes.
+  num_train: int = 0
+  num_classes: int = 0
+  per_class: int = 0
+  drawn: bool = True
+  limit: int = 0
+  seed: int = 0
+
+
+ALL = Subset()
+
+
+def subset(data: Dataset, of: Subset) -> Dataset:
+  """Takes the subset of a data set; `rest` gets the training examples that are left over.
+
+  It keeps the first `num_train` training examples, of these `num_classes` of the classes and `per_class`
+  examples of each, and at last the first `limit` examples of each split. `seed` draws classes and examples,
+  so that the smaller of two subsets lies in the larger; unless `drawn`, the first examples of a class are
+  kept. The classes keep their order and get new numbers. Validation and test keep all of their examples.
   """
+  if of.num_train > len(data.train):
+    raise ArgumentError("num_train", f"must be 0 or at most {len(data.train)}, got {of.num_train}")
+  if 0 < of.num_train < len(data.train):
+    left = data.train.take(slice(of.num_train, None))
+    rest = left if data.rest is None else data.rest.joined(left)
+    data = dataclasses.replace(data, train=data.train.take(slice(of.num_train)), rest=rest)
+  return _of_classes(data, of).limited(of.limit)
+
+
+def _of_classes(data: Dataset, of: Subset) -> Dataset:
+  num_classes, per_class, seed = of.num_classes, of.per_class, of.seed
   if not num_classes and not per_class:
     return data
   if not data.num_classes or data.train.labels.ndim != 1:
@@ -33,7 +61,8 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
   train, rest = data.train, data.rest
   if per_class:
     # Drawn for every class, whether kept or not, so that a class has the same examples in every subset.
-    members = [generator.permutation(np.flatnonzero(train.labels == k)) for k in range(data.num_classes)]
+    members = [np.flatnonzero(train.labels == k) for k in range(data.num_classes)]
+    members = [generator.permutation(each) for each in members] if of.drawn else members
     smallest = min(len(members[k]) for k in classes)
     if per_class > smallest:
       raise ArgumentError("per_class", f"must be 0 or at most {smallest}, got {per_class}")
@@ -53,11 +82,8 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
   return dataclasses.replace(data, **splits, num_classes=len(classes), class_names=names)
 
 
-def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
-  """The data with a fraction `rate` of the training labels, rounded, replaced by other classes.
-
-  `seed` draws the labels to replace and their new classes.
-  """
+def flip_labels(data: Dataset, *, rate: float = 0.0) -> Dataset:
+  """Replaces a fraction `rate` of the training labels, rounded, by other classes, always the same ones."""
   if not rate:
     return data
   labels = data.train.labels
@@ -65,7 +91,7 @@ def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
     raise ArgumentError(
       "rate", f"needs one class per example, got {data.train.labels_in_words}; leave it at 0"
     )
-  generator = np.random.default_rng(seed)
+  generator = np.random.default_rng(0)
   chosen = generator.permutation(len(labels))[: round(rate * len(labels))]
   shifts = generator.integers(1, data.num_classes, len(chosen))
   flipped = labels.copy()
@@ -109,7 +135,7 @@ def hold_out(
       "validation_fraction",
       f"got {validation_fraction}, which is {held} of {number} training examples; each of the {len(classes)} "
       f"classes needs one to keep and one to hold out: give a fraction of {len(classes)} to "
-      f"{number - len(classes)} examples, or a validation split of its own",
+      f"{number - len(classes)} examples, or a split of its own",
     )
   index, strata = np.arange(number), examples.labels if one else None
   parts = train_test_split(index, test_size=validation_fraction, random_state=0, stratify=strata)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxreg._extras import install
+from jaxreg.train.data.bounded_files import ERRORS, plain_or_gzipped, read_text
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_text
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.user_paths import local_path
 
@@ -32,7 +32,7 @@ class ParallelText(Dataset):
   and its end, then -1 for padding. Lines that do not fit are cut.
   """
 
-  pairs: Pairs  # `(source, target)` lines by split, in the order of its examples
+  pairs: Pairs  # `(source, target)` lines by split, in the order of its examples, before a subset is taken
   tokenizer: "Tokenizer"  # one for both languages
   source_length: int  # in tokens
   target_length: int
@@ -51,7 +51,6 @@ def parallel_text(
   vocab_size: int = 4000,
   source_length: int = 40,
   target_length: int = 40,
-  num_examples: int = 0,
 ) -> ParallelText:
   """A translation task: aligned lines of two languages, in files as in Multi30k.
 
@@ -66,7 +65,6 @@ def parallel_text(
     vocab_size: the number of tokens of both languages together; fewer, if the text has fewer.
     source_length: the length of a source in tokens, with its end.
     target_length: the length of a target in tokens, with its end or its beginning.
-    num_examples: how many training pairs are used, the first that are not too long; 0 for all.
   """
   for name, value in (("source_length", source_length), ("target_length", target_length)):
     if value < 2:
@@ -80,13 +78,13 @@ def parallel_text(
   sources, targets = _encode(tokenizer, pairs["train"])
   fits = lambda first, second: len(first) < source_length and len(second) < target_length  # with their ends
   fitting = [pair for pair, *tokens in zip(pairs["train"], sources, targets, strict=True) if fits(*tokens)]
-  if len(fitting) < max(num_examples, 1):
+  if not fitting:
     raise ArgumentError(
-      "num_examples",
-      f"got {num_examples}, but {len(fitting)} of {len(pairs['train'])} training pairs have at most "
-      f"{source_length} and {target_length} tokens; give fewer, or greater lengths",
+      "source_length",
+      f"got {source_length}, and target_length {target_length}, but all {len(pairs['train'])} training pairs "
+      "are longer; give greater lengths",
     )
-  pairs["train"] = fitting[: num_examples or None]
+  pairs["train"] = fitting
   size = tokenizer.get_vocab_size()
   lengths = (source_length, target_length)
   train, val, test = (_split(*_encode(tokenizer, pairs[name]), lengths=lengths) for name in FILES)

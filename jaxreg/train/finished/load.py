@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import Config, base_config, flatten
-from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.data.dataset import Dataset, DataSpec
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.finished.inputs import as_stored, in_model_units, is_integer
 from jaxreg.train.finished.loss import make_loss_fn, whole_batch
@@ -57,6 +57,7 @@ class Predictor:
   workdir: Path
   program: Program
   state: TrainState
+  _data: DataSpec
   _replica: int
 
   @functools.cached_property
@@ -115,7 +116,10 @@ class Predictor:
 
   @functools.cached_property
   def dataset(self) -> Dataset:
-    """The data of the run, read again; other data are refused."""
+    """The data of the run, read again; other data are refused.
+
+    Features of a table are standardised there, while `predict` takes them in the units of the table.
+    """
     dataset = load_data(self.config)
     check_same(self.workdir, flatten(self.config), dataset.describe(), EVALUATES)
     return dataset
@@ -135,6 +139,7 @@ class Predictor:
     return dataclasses.replace(self, step=step, state=state)
 
   def _stored(self, inputs: object) -> Array:
+    inputs = self._data.standardized(inputs)
     return as_stored(inputs, self.input_shape, self.input_dtype, self.scale, self.decoding)
 
   def _scaled(self, inputs: Array) -> Array:
@@ -196,5 +201,12 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
   described = {name: getattr(data, name) for name in names}
   step, decoding = int(state.step), decoding_of(folder)
   return Predictor(
-    **described, step=step, decoding=decoding, workdir=folder, program=program, state=state, _replica=replica
+    **described,
+    step=step,
+    decoding=decoding,
+    workdir=folder,
+    program=program,
+    state=state,
+    _data=data,
+    _replica=replica,
   )

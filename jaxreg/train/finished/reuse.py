@@ -36,7 +36,11 @@ def make_teacher(data: DataSpec, workdir: str) -> TeacherFn:
   # On the host, so that the constants belong to no device. Without extras, SWAG predicts with its mean.
   state = jax.device_get(state.replace(key=None, opt_state=(), extras={}))
 
+  same = (data.input_mean, data.input_std) == (theirs.input_mean, theirs.input_std)
+  factor, shift = data.in_units_of(theirs)
+
   def teacher(key: Key, inputs: Array) -> Array:
+    inputs = inputs if same else inputs * factor + shift  # its training examples had other moments
     return jax.lax.stop_gradient(program.predict_fn(state, inputs, key))
 
   return teacher

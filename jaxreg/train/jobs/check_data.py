@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxreg.train.assemble.load_data import read_source, used_part
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.readable import Faults, find_faults
+from jaxreg.train.data.undecodable import Faults, find_faults
 from jaxreg.train.errors import RunError, printable, shortened
 from jaxreg.train.sealed_tables import Table
 

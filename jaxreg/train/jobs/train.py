@@ -136,9 +136,9 @@ def figure_title(config: Config) -> str:
   source = config.data.name
   options = config.data[short(source)].to_dict()
   words = [Path(options["path"]).name if options.get("path") else str(options.get("dataset", source))]
-  if number := options.get("per_class") or config.data.subset.per_class:
+  if number := config.data.subset.per_class:
     words.append(f"{number} of each class")
-  elif number := options.get("num_train"):
+  elif number := config.data.subset.num_train:
     words.append(f"{number} for training")
   words += [name for name, value in options.items() if value is True]
   return ", ".join([*words, short(config.model.name)])

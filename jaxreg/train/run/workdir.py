@@ -213,7 +213,10 @@ DATA: dict[str, _Check] = {
   "num_classes": _is_count,
   "sizes": lambda value: _table_of(_is_size)(value) and "train" in value,
   "scale": lambda value: _is_number(value) and value > 0,
-  **dict.fromkeys(("label_mean", "label_std", "mean", "std"), _list_of(_is_number)),
+  **dict.fromkeys(
+    ("label_mean", "label_std", "mean", "std", "input_mean", "input_std"), _list_of(_is_number)
+  ),
+  "columns": lambda value: isinstance(value, dict),
   "model": _table_of(_is_size),
   **dict.fromkeys(("class_names", "input_names"), _list_of(_is_text)),
   "class_counts": _list_of(_is_count),

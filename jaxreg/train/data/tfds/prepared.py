@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.subsets import hold_out
+from jaxreg.train.data.subsets import ALL, Subset, hold_out
 from jaxreg.train.data.tfds.records import Reader, arrays, damaged, reading, streamed
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.sealed_tables import parse_table
@@ -26,12 +26,12 @@ def tfds(
   train: str = "train",
   val: str = "",
   test: str = "test",
-  validation_fraction: float = 0.1,
   image: str = "image",
   label: str = "label",
   order: Literal["stored", "id"] = "stored",
-  num_train: int = 0,
   stream: bool = False,
+  subset: Subset = ALL,
+  validation_fraction: float = 0.1,
 ) -> Dataset:
   """A set of https://www.tensorflow.org/datasets with one label per image and images of one size.
 
@@ -45,14 +45,14 @@ def tfds(
     manual_dir: for preparing, a folder with the official files; empty for `downloads/manual` in the data
       directory, to which missing files of mnist, cifar10 and cifar100 are downloaded.
     train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
-    validation_fraction: without `val`, the fraction of `train` for validation, stratified, always the same.
     image, label: the names of the features.
     order: order of the examples of every split: `stored`, which is shuffled, or by the feature `id`, the
       original order of cifar10 and cifar100. Split expressions refer to the stored order.
-    num_train: the number of training examples, the first of `train` in that order; without `val`,
-      `validation_fraction` of the others is for validation; 0 for all.
     stream: decode images when a batch is made, cut as `data.stream` says, instead of all at the start; only
       the labels are read once, and cached. In stored order only.
+    subset: the examples that the run uses, the first `num_train` of `train` in that order.
+    validation_fraction: without `val`, the fraction of `train` for validation, with `subset.num_train` of the
+      others.
   """
   root = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "data_dir")
   if manual_dir:
@@ -70,10 +70,10 @@ def tfds(
         else:
           read[field] = arrays(builder, folder, split, image, label, order)
   others = read["train"]
-  if num_train:
+  if num_train := subset.num_train:
     most = len(others) - (not val)
-    if not 0 < num_train <= most:
-      raise ArgumentError("num_train", f"must be 0 or at most {most}, got {num_train}")
+    if num_train > most:
+      raise ArgumentError("subset.num_train", f"must be 0 or at most {most}, got {num_train}")
     read["train"], others = others.take(slice(num_train)), others.take(slice(num_train, None))
   if not val:
     kept, read["val"] = hold_out(others, validation_fraction, class_names)

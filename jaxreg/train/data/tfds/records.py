@@ -19,9 +19,9 @@ import numpy as np
 
 from jaxreg._atomic_files import replaced
 from jaxreg._extras import install
+from jaxreg.train.data.bounded_files import read_npz
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.images import Images, decode, decode_all, in_chunks
-from jaxreg.train.data.unpack import read_npz
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.user_cache import user_cache

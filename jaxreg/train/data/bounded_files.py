@@ -1,4 +1,4 @@
-"""Unpacks files of other people, up to half of the memory: a few packed bytes may hold very many."""
+"""Reads idx, npz and text files up to half of the memory: a few packed bytes may hold very many."""
 
 import gzip
 import math

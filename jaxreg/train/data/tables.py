@@ -1,0 +1,428 @@
+"""Tables: the columns of a CSV file, or of `datasets`, become inputs and labels."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxreg._extras import install
+from jaxreg.train.data.dataset import Dataset, Split, check_apart, known, moments
+from jaxreg.train.data.images import Images
+from jaxreg.train.data.subsets import hold_out
+from jaxreg.train.errors import ArgumentError, one_line, shortened, unknown
+from jaxreg.train.sealed_tables import Table
+from jaxreg.train.user_paths import local_path
+
+Frame = Any  # a DataFrame of pandas, which is imported where it is used
+Series = Any  # a column of one
+MOST_CATEGORIES = 1000  # of a column; more are likely names or identifiers
+MANY_INTEGERS = 20  # a label with so many different integers may be meant as a number
+TEST_FRACTION = 0.2  # of the training rows, if no file or split is for the test
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+FLAGS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
+Kind = Literal["auto", "classes", "numbers"]
+
+
+def csv(
+  *,
+  path: str = "",
+  val: str = "",
+  test: str = "",
+  labels: tuple[str, ...] = (),
+  label_kind: Kind = "auto",
+  weights: str = "",
+  leave_out: tuple[str, ...] = (),
+  text: tuple[str, ...] = (),
+  missing: tuple[str, ...] = MISSING,
+  delimiter: str = ",",
+  decimal: Literal[".", ","] = ".",
+  encoding: str = "utf-8",
+  validation_fraction: float = 0.1,
+) -> Dataset:
+  """Your own table: a CSV file, gzipped or not, whose first row names the columns.
+
+  A column of numbers, or of True and False, is an input. Each category of a column of texts is one, too: 1 in
+  its rows, else 0. Inputs are standardised by the training rows. A missing number becomes the training mean;
+  a missing or new category is 0 everywhere. Columns without a name and rows without a value are left out.
+  Remarks name the kinds of the columns, and count missing values.
+
+  Args:
+    path: the file of the training examples.
+    val, test: files for validation and test, with the same columns. Without `test`, a fifth of the training
+      rows is for the test, and without `val` `validation_fraction` of the others for validation.
+    labels: the column of the labels, or several; empty for the last column. Several are each 0, 1 or missing,
+      or numbers.
+    label_kind: what a column of labels holds. `auto`: texts, True and False, and few different integers are
+      classes, other numbers are numbers.
+    weights: the column of the training examples' weights in the loss; "" weighs all alike.
+    leave_out: columns that are neither inputs nor labels, such as identifiers.
+    text: columns of texts, also where these look like numbers.
+    missing: all texts for a missing value; an empty cell is always missing. A number here, such as -99, is
+      compared as a number.
+    delimiter: the character between two values.
+    decimal: the character before the decimals of a number.
+    encoding: the encoding of the files, such as latin-1 or utf-16.
+    validation_fraction: the fraction of the training rows for validation.
+  """
+  if len(delimiter) != 1:
+    raise ArgumentError("delimiter", f"must be one character, got {delimiter!r}")
+  parts: dict[str, Rows] = {}
+  left_out = ""
+  for part, name in {"train": path, "val": val, "test": test}.items():
+    if not name and part != "train":
+      continue
+    argument, file = "path" if part == "train" else part, local_path(name, part)
+    if not name or not file.is_file():
+      raise ArgumentError(
+        argument, f"got {name!r}, which is not a file; give a CSV file with names in its first row"
+      )
+    texts, odd = _read_csv(argument, file, delimiter, encoding)
+    check_named(texts, leave_out=leave_out, text=text)
+    read = Reading(argument, {"", *missing}, decimal, text, lambda row, file=file: f"{file}, row {row + 1}")
+    parts[part] = read.rows(texts.drop(columns=[*leave_out]))
+    if differ := sorted({*parts[part].frame} ^ {*parts["train"].frame}):
+      raise ArgumentError(
+        argument, f"{file} has other columns than {path}: only one of them has {differ[0]!r}"
+      )
+    left_out = left_out or ", ".join([*leave_out, *odd])
+  target = labels or tuple(parts["train"].frame.columns[-1:])
+  return make_dataset(parts, target, label_kind, weights, text, validation_fraction, left_out)
+
+
+def pandas() -> Any:
+  """The package pandas."""
+  try:
+    import pandas
+  except ImportError as error:
+    raise ArgumentError("", f"needs pandas ({error}); {install('data')}") from error
+  return pandas
+
+
+def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple[Frame, list[str]]:
+  """The cells of a file as texts, and what is left out: columns without a name, and blank rows."""
+  try:
+    cells = pandas().read_csv(file, sep=delimiter, header=None, dtype=str, na_filter=False, encoding=encoding)
+    if (names := cells.iloc[0].str.strip()).str.contains("\0").any():
+      raise UnicodeError("it has zero bytes")
+  except (UnicodeError, LookupError) as error:
+    problem = f"{file} is no text in {encoding} ({one_line(error)})"
+    raise ArgumentError("encoding", f"{problem}; give its encoding, such as latin-1 or utf-16") from error
+  except (ValueError, OSError, EOFError) as error:
+    problem = f"{file} cannot be read as CSV ({one_line(error)}); mend the row"
+    raise ArgumentError(argument, f"{problem}, or give in delimiter what is between two values") from error
+  if len(names) == 1:
+    raise ArgumentError(
+      "delimiter",
+      f"must be the character between two values, got {delimiter!r}, by which {file} has only one column, "
+      f"{shortened(names[0], 60)!r}",
+    )
+  named = names[names != ""]
+  if named.duplicated().any():
+    raise ArgumentError(argument, f"{file} names a column twice: {', '.join(named)}")
+  frame = cells.iloc[1:][named.index].apply(lambda column: column.str.strip()).set_axis([*named], axis=1)
+  blank = (frame == "").all(axis=1)
+  if blank.all():
+    raise ArgumentError(argument, f"{file} has no rows")
+  counts = {"columns without a name": len(names) - len(named), "blank rows": int(blank.sum())}
+  return frame[~blank], [f"{what} ({number})" for what, number in counts.items() if number]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """The rows of a part of a table."""
+
+  # By name: float64, where NaN is missing, or texts, where None or NaN is. Its index numbers the rows.
+  frame: Frame
+  where: Callable[[int], str]  # what a message calls the row of this index
+  argument: str  # the argument that names the part
+  titles: Mapping[str, tuple[str, ...]]  # of columns with classes from 0 on, the names of the classes
+  hint: str = ""  # ends the error of a row without a label
+  images: Images | None = None  # the inputs of the rows, if these are images
+
+  def __len__(self) -> int:
+    return len(self.frame)
+
+  def take(self, positions: np.ndarray) -> "Rows":
+    """The rows at these positions."""
+    images = None if self.images is None else self.images[positions]
+    return dataclasses.replace(self, frame=self.frame.iloc[positions], images=images)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """How the texts of a CSV file become values."""
+
+  argument: str  # that names the file
+  missing: Collection[str]
+  decimal: str
+  text: Collection[str]
+  where: Callable[[int], str]
+
+  def rows(self, texts: Frame) -> Rows:
+    """The rows with numbers in place of the texts of a column if they are numbers."""
+    columns = {name: self._values(name, texts[name]) for name in texts}
+    flags = {
+      name: ("False", "True")
+      for name, values in columns.items()
+      if values.dtype.kind == "f" and texts[name][values.notna()].isin(FLAGS).all()
+    }
+    hint = ", or give in missing only what stands for no value, if the text is a class"
+    return Rows(pandas().DataFrame(columns), self.where, self.argument, flags, hint)
+
+  def _values(self, name: str, texts: Series) -> Series:
+    """Float64 if the texts are numbers, or True and False; otherwise texts."""
+    there = texts[~texts.isin(self.missing)]
+    as_texts = there.astype(object).reindex(texts.index)
+    if name in self.text or there.empty:
+      return as_texts
+    if there.isin(FLAGS).all():
+      return there.map(FLAGS).astype(np.float64).reindex(texts.index)
+    swap = str.maketrans(",.", ".,") if self.decimal == "," else {}
+    numbers, sentinels = _numbers(there.str.translate(swap)), _numbers(pandas().Series([*self.missing]))
+    wrong = there[~np.isfinite(numbers)]
+    if wrong.empty:
+      return numbers[~numbers.isin(sentinels.dropna())].reindex(texts.index)
+    commas = wrong[np.isfinite(_numbers(wrong.str.replace(",", ".", n=1)))]
+    if 2 * len(commas) > len(wrong):
+      raise ArgumentError(
+        "decimal",
+        f"{self.where(commas.index[0])}: column {name!r} has {_shown(commas.iloc[0])}, a number with a "
+        "decimal comma; give decimal=',', or name the column in text",
+      )
+    if 2 * len(wrong) > len(there):
+      return as_texts
+    raise ArgumentError(
+      self.argument,
+      f"{self.where(wrong.index[0])}: column {name!r} has {_shown(wrong.iloc[0])} among numbers; mend the "
+      "row, give the text in missing if it stands for no value, or name the column in text or leave_out",
+    )
+
+
+def _numbers(texts: Series) -> Series:
+  """The numbers that the texts are, in float64; NaN for others."""
+  return pandas().to_numeric(texts, errors="coerce").astype(np.float64)
+
+
+def check_named(names: Collection[str], **arguments: Collection[str]) -> None:
+  """Checks that a table has the columns that each argument names."""
+  for argument, wanted in arguments.items():
+    for name in wanted:
+      if name not in names:
+        raise unknown(argument, name, names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+  """How columns become labels, by the training examples."""
+
+  names: tuple[str, ...]  # of the columns
+  classes: tuple[str, ...] | tuple[int, ...] = ()  # the values of one column of classes, sorted
+  numbers: bool = False  # whether the labels are numbers
+  titles: tuple[str, ...] = ()  # class names, where they differ from the values in the column
+
+  @property
+  def num_classes(self) -> int:
+    """The number of classes: 0 for numbers, 2 for several labels that are each no or yes."""
+    return 0 if self.numbers else len(self.classes) or 2
+
+  @property
+  def class_names(self) -> tuple[str, ...]:
+    """The names of the classes, or of the labels."""
+    if self.titles or not self.classes:
+      return self.titles or self.names
+    return () if self.classes == tuple(range(len(self.classes))) else tuple(map(str, self.classes))
+
+  def encode(self, rows: Rows) -> np.ndarray:
+    """The labels `[n]`, or `[n, labels]` if there are several columns."""
+    name, *others = self.names
+    if others:
+      labels = rows.frame[[*self.names]].to_numpy(np.float64)
+      return labels if self.numbers else np.where(known(labels), labels, -1).astype(np.int64)
+    column = rows.frame[name]
+    numbers = column.map({value: k for k, value in enumerate(self.classes)}) if self.classes else column
+    wrong = column[numbers.isna()]
+    if len(wrong) == len(column):
+      raise ArgumentError(
+        rows.argument,
+        f"none of the {len(wrong)} rows has a label in column {name!r}, the first one has "
+        f"{_shown(wrong.iloc[0])}; give a part with labels, or an empty name for a part of the training rows",
+      )
+    if not wrong.empty:
+      value = wrong.iloc[0]
+      missing = value is None or value != value
+      problem = "no label" if missing else f"{_shown(value)}, which no training example has"
+      raise ArgumentError(
+        "labels",
+        f"{rows.where(wrong.index[0])}: column {name!r} has {problem}; mend or remove the row{rows.hint}",
+      )
+    return numbers.to_numpy(np.float64 if self.numbers else np.int64)
+
+
+def _shown(value: object) -> str:
+  return shortened(repr(value if isinstance(value, str) else float(value)), 40)  # type: ignore[arg-type]
+
+
+def fit_labels(rows: Rows, names: tuple[str, ...], kind: Kind) -> Labels:
+  """The labels that training columns hold: texts and integers are classes, unless `kind` says numbers."""
+  values, name = rows.frame[[*names]], names[0]
+  texts = [name for name in names if values[name].dtype.kind != "f"]
+  distinct = np.unique(values.drop(columns=texts).to_numpy().ravel())
+  distinct = distinct[~np.isnan(distinct)]
+  whole = bool((distinct == np.round(distinct)).all())
+  if len(names) > 1:
+    binary = bool(np.isin(distinct, (0, 1)).all())
+    if texts:
+      raise ArgumentError(
+        "labels", f"several labels must be numbers, or each 0 or 1; column {texts[0]!r} holds texts"
+      )
+    if kind == "classes" and not binary:
+      raise ArgumentError(
+        "label_kind", f"must be numbers, unless each of {', '.join(names)} is 0 or 1, got 'classes'"
+      )
+    return Labels(names, numbers=kind == "numbers" or not binary)
+  if texts:
+    if kind == "numbers":
+      problem = f"must be classes for column {name!r}, which holds texts, got 'numbers'"
+      raise ArgumentError("label_kind", problem)
+    return Labels(names, tuple(sorted(values[name].dropna().unique())))
+  if kind != "numbers" and (titles := rows.titles.get(name)):
+    numbers = tuple(range(len(titles)))
+    return Labels(names, numbers, titles=() if titles == tuple(map(str, numbers)) else titles)
+  if kind == "numbers" or not whole:
+    if kind == "classes":
+      problem = f"must be numbers for column {name!r}, which holds fractions, got 'classes'"
+      raise ArgumentError("label_kind", problem)
+    return Labels(names, numbers=True)
+  if kind == "auto" and len(distinct) > max(MANY_INTEGERS, len(values) // 20):
+    raise ArgumentError(
+      "label_kind",
+      f"must be numbers or classes, got 'auto': column {name!r} has {len(distinct)} different integers in "
+      f"{len(values)} rows, and could be either",
+    )
+  return Labels(names, tuple(int(value) for value in distinct))
+
+
+def fit_columns(frame: Frame, text: Collection[str]) -> Table:
+  """What the training rows say of the columns, as JSON has it: `{"fill": ..., "categories": ...}`.
+
+  `fill` has the mean of each column of numbers, which missing ones become, `categories` the sorted texts of
+  each other column. A column that is not named in `text` may not have texts that differ in most rows.
+  """
+  for name in frame:
+    if frame[name].isna().all():
+      raise ArgumentError("leave_out", f"column {name!r} has no value in training; leave it out")
+  numbers = [name for name in frame if frame[name].dtype.kind == "f"]
+  categories = {name: sorted(frame[name].dropna().unique()) for name in frame if name not in numbers}
+  for name, values in categories.items():
+    most = MOST_CATEGORIES if name in text else min(MOST_CATEGORIES, max(2, len(frame) // 2))
+    if len(values) > most:
+      raise ArgumentError(
+        "leave_out",
+        f"column {name!r} has {len(values)} different texts in {len(frame)} rows, such as "
+        f"{shortened(values[0], 40)!r}; leave it out",
+      )
+  means = moments(frame[numbers].to_numpy(np.float64))[0] if numbers else ()
+  return {"fill": dict(zip(numbers, means)), "categories": categories}
+
+
+def encode(columns: Table, frame: Frame) -> np.ndarray:
+  """The inputs `[n, inputs]` of rows, float64, by `fit_columns`: the numbers, then the categories."""
+  from sklearn.preprocessing import OneHotEncoder
+
+  fill, categories = columns["fill"], columns["categories"]
+  inputs = frame[[*fill]].fillna(fill).to_numpy(np.float64)
+  if not categories:
+    return inputs
+  texts: Any = [*categories.values()]
+  one_hot = OneHotEncoder(categories=texts, handle_unknown="ignore", sparse_output=False)
+  # With its categories given, the encoder learns nothing from the rows. A missing text is no category.
+  return np.hstack([inputs, one_hot.fit_transform(frame[[*categories]].astype(object).fillna(""))])
+
+
+def input_names(columns: Table) -> tuple[str, ...]:
+  """A name for each input of `encode`."""
+  categories = columns["categories"].items()
+  return (*columns["fill"], *(f"{name}={category}" for name, values in categories for category in values))
+
+
+def _remarks(columns: Table, parts: Mapping[str, Rows], left_out: str) -> list[str]:
+  """Lines on the kinds of the columns, and on the values that are missing or new in each part."""
+  fill, categories = columns["fill"], columns["categories"]
+  kinds = {
+    "numbers": ", ".join(fill),
+    "categories": ", ".join(f"{name} ({len(values)})" for name, values in categories.items()),
+    "left out": left_out,
+  }
+  lines = ["; ".join(f"{kind}: {shortened(names, 300)}" for kind, names in kinds.items() if names)]
+  for part, rows in parts.items():
+    missing = []
+    for name in (*fill, *categories):
+      number = int(rows.frame[name].isna().sum())
+      new = int((~rows.frame[name].dropna().isin(categories[name])).sum()) if name in categories else 0
+      if number + new:
+        told = (
+          f" (their mean {fill[name]:.4g} is taken)" if name in fill else f" ({new} new in it)" * bool(new)
+        )
+        missing.append(f"{number + new} in {name}{told}")
+    if missing:
+      lines.append(shortened(f"split {part}: values are missing: {', '.join(missing)}", 500))
+  return lines
+
+
+def _divided(parts: Mapping[str, Rows], labels: Labels, validation_fraction: float) -> dict[str, Rows]:
+  """The parts, with those that are missing held out of the training rows, always the same ones."""
+  parts = dict(parts)
+  for part, fraction in (("test", TEST_FRACTION), ("val", validation_fraction)):
+    if part not in parts:
+      train = parts["train"]
+      positions = Split(np.arange(len(train))[:, None], labels.encode(train))
+      try:
+        kept, held = hold_out(positions, fraction, labels.class_names)
+      except ArgumentError as error:
+        raise ArgumentError("test", error.args[1]) if part == "test" else error from error
+      parts["train"], parts[part] = (train.take(each.inputs[:, 0]) for each in (kept, held))
+  return parts
+
+
+def make_dataset(
+  parts: Mapping[str, Rows],
+  target: tuple[str, ...],
+  label_kind: Kind,
+  weights: str,
+  text: Collection[str],
+  validation_fraction: float,
+  left_out: str,
+) -> Dataset:
+  """The data set whose labels and weights are these columns; its inputs are all others, or images."""
+  train = parts["train"]
+  weighed = (weights,) if weights else ()
+  check_named(train.frame, labels=target, weights=weighed)
+  labels = fit_labels(train, target, label_kind)
+  parts = _divided(parts, labels, validation_fraction)
+  train = parts["train"]
+  inputs: dict[str, Any] = {part: rows.images for part, rows in parts.items()}
+  columns: Table = {}
+  if train.images is None:
+    others = train.frame.columns.drop([*target, *weighed])
+    if others.empty:
+      raise ArgumentError("", "the table has no column for inputs beside its labels")
+    columns = fit_columns(train.frame[others], text)
+    inputs = {part: encode(columns, rows.frame) for part, rows in parts.items()}
+  splits = {part: Split(inputs[part], labels.encode(rows)) for part, rows in parts.items()}
+  if weights:
+    splits["train"] = dataclasses.replace(splits["train"], weights=train.frame[weights].to_numpy())
+  check_apart(splits["train"], test=splits["test"])
+  data = Dataset(
+    splits["train"],
+    splits["val"],
+    splits["test"],
+    num_classes=labels.num_classes,
+    scale=255.0,
+    class_names=labels.class_names,
+  )
+  if not columns:
+    return data
+  names, remarks = input_names(columns), tuple(_remarks(columns, parts, left_out))
+  return dataclasses.replace(data, columns=columns, input_names=names, remarks=remarks).standardized()
