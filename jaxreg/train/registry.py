@@ -151,7 +151,10 @@ class Kind:
 
 def _takes(group: str, *first: str, given: tuple[str, ...] = (), hidden: tuple[str, ...] = ()) -> Kind:
   """The kind of the functions whose first parameters have these names."""
-  fits = lambda thing: tuple(parameters(thing))[: len(first)] == first
+
+  def fits(thing: object) -> bool:
+    return tuple(parameters(thing))[: len(first)] == first
+
   return Kind(group, f"a function of ({', '.join(first)}, ...)", fits, given, hidden)
 
 
@@ -162,6 +165,10 @@ def _is_source(thing: object) -> bool:
   except (NameError, TypeError):
     return False
   return callable(thing) and isinstance(returned, type) and issubclass(returned, Dataset)
+
+
+def _is_method(thing: object) -> bool:
+  return isinstance(thing, Method) or tuple(parameters(thing))[:2] in LOSSES
 
 
 def _is_step(thing: object) -> bool:
@@ -190,7 +197,7 @@ KINDS: dict[str, Kind] = {
   "method": Kind(
     "method",
     "a jaxreg.train.Method, or a loss of (logits, labels, ...) or (outputs, targets, ...)",
-    lambda thing: isinstance(thing, Method) or tuple(parameters(thing))[:2] in LOSSES,
+    _is_method,
   ),
   "penalty": _takes("regularizers", "params", given=("mask", "reference"), hidden=("axis",)),
   "term": _takes("regularizers", "key", "view"),
@@ -222,15 +229,15 @@ def find(group: str, name: object, *, field: str = "", kind: str = "") -> Entry:
     if not isinstance(name, str) or name not in rows:
       raise unknown(field, name, rows, others=" or MODULE:NAME" if kinds else "")
     return rows[name]
-  found, row = imported(name, field), REGISTRY[group].get(short(name))
-  if row is not None and found is not row.function:
+  thing, row = imported(name, field), REGISTRY[group].get(short(name))
+  if row is not None and thing is not row.function:
     raise RunError(
       f"{field}: {name} has the name of one of jaxreg's own, which would share its options; rename it"
     )
-  entry = row or infer(group, found, short(name))
+  entry = row or infer(group, thing, short(name))
   if entry is None or entry.kind not in kinds:
     words = " or ".join(of.words for of in kinds.values())
-    raise RunError(f"{field}: {name} must be {words}, got {shown(found)}")
+    raise RunError(f"{field}: {name} must be {words}, got {shown(thing)}")
   return entry
 
 

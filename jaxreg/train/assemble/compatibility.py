@@ -100,7 +100,7 @@ def _input_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
 
 def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
   """What fits no labels of the data: the method, the metrics that choose, and terms of classes."""
-  given, predicts = config.method.name, chosen(config, "method").entry.function.predicts
+  method_name, predicts = config.method.name, chosen(config, "method").entry.function.predicts
   if data.has_numbers:
     fits, what = predicts in NUMBERS, "numbers"
   elif data.has_tokens or not data.label_shape:
@@ -114,7 +114,7 @@ def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
     hint = "; classes are integers" if data.has_numbers else ""
     yield (
       f"method.name: the labels of the data are {what}, which need one of {', '.join(names)}, "
-      f"got {given}{hint}"
+      f"got {method_name}{hint}"
     )
   metrics = ["val/error", "val/nll", "val/brier", "val/ece"]
   if data.has_numbers:
@@ -125,7 +125,7 @@ def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
     yield f"checkpoint.best: must be auto or {', '.join(metrics)} where labels are {labels}, got {best}"
   chunk_size = config.method.chunk_size
   if chunk_size and predicts != "classes":
-    yield f"method.chunk_size: must be 0 with method.name={given}, which has no classes, got {chunk_size}"
+    yield f"method.chunk_size: must be 0 with method.name={method_name}, which has no classes, got {chunk_size}"
   if data.has_numbers:
     asked = {
       "regularizers.names": [x.name for x in chosen_all(config, "regularizers") if x.needs("classes")],

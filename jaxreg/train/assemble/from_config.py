@@ -217,8 +217,8 @@ def _method(config: Config) -> tuple[Method, Mapping[str, Options]]:
   method: Method = named.entry.function
   loss = named.options["loss"]
   shared = {name: loss[name] for name in method.shared}
-  of_head = {name: value for name, value in shared.items() if name in parameters(method.head)}
-  head, predict = {**named.options["head"], **of_head}, {**named.options["predict"], **shared}
+  head_options = {name: value for name, value in shared.items() if name in parameters(method.head)}
+  head, predict = {**named.options["head"], **head_options}, {**named.options["predict"], **shared}
   bound = dataclasses.replace(
     method,
     loss=functools.partial(method.loss, **loss),
@@ -255,7 +255,7 @@ def _backbone(config: Config, data: DataSpec, backbone: Backbone | None) -> Pure
 
 def _head(data: DataSpec, method: Method, options: Options) -> PureModule:
   """The head of the method, for the labels of the data."""
-  return linen(method.head(**{name: getattr(data, name) for name in method.of_data}, **options), "head")
+  return linen(method.head(**{name: getattr(data, name) for name in method.from_data}, **options), "head")
 
 
 def _one_input(data: DataSpec) -> jax.ShapeDtypeStruct:

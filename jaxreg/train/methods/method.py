@@ -19,7 +19,7 @@ class Method:
 
   Attributes:
     head: `(**options)` to a Linen module, `features -> outputs`. The outputs are a dict whose names are the
-      arguments of the loss. The options include what `of_data` names.
+      arguments of the loss. The options include what `from_data` names.
     loss: `(*, labels, **outputs, **options) -> [batch]`, or a dict of several terms, whose sum is the loss.
     predict: `(**outputs, **options)` to what `predicts` says.
     terms: the names of the loss's terms.
@@ -47,7 +47,7 @@ class Method:
   needs: tuple[str, ...] = ()
 
   @property
-  def of_data(self) -> tuple[str, ...]:
+  def from_data(self) -> tuple[str, ...]:
     """The descriptions of the data that the head takes."""
     labels = {"classes": ("num_classes",), "yes or no": ("num_classes", "label_shape")}
     return (*labels.get(self.predicts, ("label_shape",)), *self.needs)

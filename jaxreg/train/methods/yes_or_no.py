@@ -40,11 +40,11 @@ def on_yes(loss: Callable[..., Array], term: str) -> Method:
   """Makes the method of a loss of `(logits, labels, *, ...)` with labels 0 and 1, or shares of mixed ones."""
 
   @functools.wraps(loss)
-  def of_shares(*, labels: Array, **arguments: ArrayLike) -> Array:
+  def yes_loss(*, labels: Array, **arguments: ArrayLike) -> Array:
     yes = labels[..., 1] if jnp.issubdtype(labels.dtype, jnp.floating) else labels
     return loss(labels=yes, **arguments)
 
-  return Method(BinaryHead, of_shares, predict_binary, terms=(term,), soft_labels=True, predicts="yes or no")
+  return Method(BinaryHead, yes_loss, predict_binary, terms=(term,), soft_labels=True, predicts="yes or no")
 
 
 METHODS = {

@@ -53,8 +53,8 @@ def make_optimizer(
   if own_decay and weight_decay and not decoupled:
     raise ArgumentError("decoupled", f"must be True with {name}, which decouples the decay itself")
   rate = schedule(0) if name in NUMBERS else schedule
-  given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
-  step = chosen.bound(**given, **(network or {}))()
+  rates = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
+  step = chosen.bound(**rates, **(network or {}))()
   chain: dict[str, optax.GradientTransformation] = {}
   if clip_norm:
     chain["clip"] = optax.clip_by_global_norm(clip_norm)

@@ -55,15 +55,15 @@ def make_predictions(
     outputs, _ = network.apply(state.params, state.model_state, inputs, key=noise_key, train=noisy)
     return target.original(method.predicted(key, outputs))
 
-  def of_one(state: TrainState, inputs: Array, key: Key) -> Array:
+  def predict_one(state: TrainState, inputs: Array, key: Key) -> Array:
     if draw is not None and "average" in state.extras:
       draw_params = draw
 
-      def of_a_draw(key: Key) -> Array:
+      def predict_draw(key: Key) -> Array:
         for_params, for_rule = jax.random.split(key)
         return once(draw_params(state, for_params), inputs, None, for_rule)
 
-      return target.mean(jax.lax.map(of_a_draw, jax.random.split(key, samples)))
+      return target.mean(jax.lax.map(predict_draw, jax.random.split(key, samples)))
     if not mc_samples:
       return once(state, inputs, None, key)
     if state.model_state:
@@ -78,10 +78,10 @@ def make_predictions(
 
     return target.mean(jax.lax.map(noisy, jax.random.split(key, mc_samples)), combine)
 
-  def of_both(state: TrainState, inputs: Array, key: Key) -> Array:
-    return target.mean(jnp.stack([of_one(state, x, key) for x in (inputs, inputs[:, :, ::-1])]))
+  def predict_mirrored(state: TrainState, inputs: Array, key: Key) -> Array:
+    return target.mean(jnp.stack([predict_one(state, x, key) for x in (inputs, inputs[:, :, ::-1])]))
 
-  predict_fn = of_both if mirror else of_one
+  predict_fn = predict_mirrored if mirror else predict_one
 
   def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
     inputs = make_examples(batch, scale, target.standard).inputs

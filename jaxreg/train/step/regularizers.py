@@ -56,13 +56,13 @@ def _penalty_term(each: Chosen, mask: Mask) -> Term:
     return objective.penalty(each.without("weight", "limit").bound(mask=mask), weight=each.options["weight"])
   penalty = _bound_penalty(each, mask)
 
-  def of_state(key: Key, view: objective.View) -> Array:
+  def penalty_fn(key: Key, view: objective.View) -> Array:
     del key
     extras = view.batch["state"].extras
     weight = extras["multipliers"][each.name].multiplier if limited else each.options["weight"]
     return weight * penalty(view.params, extras)
 
-  return objective.example_term(of_state, weight=1.0)
+  return objective.example_term(penalty_fn, weight=1.0)
 
 
 def _bound_penalty(each: Chosen, mask: Mask) -> Callable[[Params, ExtraStates], Array]:
@@ -130,7 +130,7 @@ def make_augmentations(
   `scale` is the largest value of an input, `num_classes` is 0 for labels that are numbers, which mix as they
   are, and `unlabelled` says whether some examples have no label.
   """
-  given = {"value_range": (0.0, scale), "num_classes": num_classes or None}
+  data_options = {"value_range": (0.0, scale), "num_classes": num_classes or None}
 
   def on_labels(noise: Callable[..., Array], key: Key, batch: Batch) -> Batch:
     return {**batch, "labels": noise(key, batch["labels"], num_classes=num_classes)}
@@ -139,5 +139,5 @@ def make_augmentations(
   for chosen in named:
     if unlabelled and chosen.needs("num_classes"):
       raise ValueError(f"{chosen.name} mixes labels, and some examples have no label; leave it out")
-    made.append(chosen.bound(**given))
+    made.append(chosen.bound(**data_options))
   return made

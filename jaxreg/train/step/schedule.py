@@ -77,8 +77,8 @@ def make_schedule(
   `shape` is one of the functions above with its options, and `learning_rate` the peak; for `noam`, a factor.
   """
   warmup = round(warmup_epochs * steps_per_epoch)
-  given = {"warmup": warmup, "num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
-  schedule = shape.bound(**given)(learning_rate)
+  known = {"warmup": warmup, "num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
+  schedule = shape.bound(**known)(learning_rate)
   if not warmup:
     return schedule
   return optax.join_schedules([optax.linear_schedule(0.0, learning_rate, warmup), schedule], [warmup])
