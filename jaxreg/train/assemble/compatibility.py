@@ -125,7 +125,8 @@ def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
     yield f"checkpoint.best: must be auto or {', '.join(metrics)} where labels are {labels}, got {best}"
   chunk_size = config.method.chunk_size
   if chunk_size and predicts != "classes":
-    yield f"method.chunk_size: must be 0 with method.name={method_name}, which has no classes, got {chunk_size}"
+    name, got = method_name, chunk_size
+    yield f"method.chunk_size: must be 0 with method.name={name}, which has no classes, got {got}"
   if data.has_numbers:
     asked = {
       "regularizers.names": [x.name for x in chosen_all(config, "regularizers") if x.needs("classes")],
