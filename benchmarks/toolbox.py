@@ -55,7 +55,7 @@ def tell(report: Report, found: dict[str, Any], times: dict[str, dict[str, list[
 
 def make_step(config: Any, row: Row) -> Steps:
   """The compiled step of one run of a row."""
-  cell = row_config(config, row.label, {**row.fields, **row.grid[len(row.grid) // 2]}, seeds=1)
+  cell = row_config(config, row, row.grid[len(row.grid) // 2], seeds=1)
   return Steps(made_up((28, 28, 1)), cell.batch_size, flatten(cell), replicas=cell.replicas)
 
 

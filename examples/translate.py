@@ -4,23 +4,14 @@ Command: python examples/translate.py runs/transformer_multi30k-<hash>
 It needs `pip install 'jaxreg[train,text]'`, and the text at the path that the run was trained with.
 """
 
-import json
 import sys
-from pathlib import Path
 
 import numpy as np
 
 from jaxreg import train
-from jaxreg.train.data.text import BEGIN, END, PAD, parallel_text
+from jaxreg.train.data.text import BEGIN, END, PAD
 
 BATCH_SIZE = 128
-
-
-def read_text(workdir):
-  """The sentences that the run was trained on, as the fields in its `config.json` name them."""
-  fields, section = json.loads((Path(workdir) / "config.json").read_text()), "data.parallel_text."
-  names = [name for name in fields if name.startswith(section)]
-  return parallel_text(**{name.removeprefix(section): fields[name] for name in names})
 
 
 def decode(predict, sources, length):
@@ -38,8 +29,9 @@ def decode(predict, sources, length):
 
 
 def translate(workdir):
-  """The lines of the test split: `(source, reference, translation)` of each."""
-  predict, text = train.load(workdir), read_text(workdir)
+  """Returns `(source, reference, translation)` of each line of the test split."""
+  predict = train.load(workdir)
+  text = predict.dataset
   sources = text.test.inputs[:, : text.source_length]
   starts = range(0, len(sources), BATCH_SIZE)
   tokens = [decode(predict, sources[i : i + BATCH_SIZE], text.target_length) for i in starts]

@@ -266,7 +266,7 @@ def test_rows_of_a_comparison(theirs):
   plain, poly, strong = compared_rows(config)
   assert (plain.label, poly.label, poly.fields) == ("softmax", "poly", {"method.name": "theirs:poly"})
   assert [len(row.grid) for row in (plain, poly, strong)] == [2, 2, 4]
-  cell = row_config(config, strong.label, {**strong.fields, **strong.grid[-1]}, seeds=1)
+  cell = row_config(config, strong, strong.grid[-1], seeds=1)
   train.check(cell)
   assert (cell.method.POLY.loss.epsilon, cell.model.name) == (9.0, "theirs:Tiny")
 

@@ -25,8 +25,8 @@ USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DI
 where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
   JOB         train, evaluate, compare or report: the job, in place of the
-              config's; or list, help, or check-data,
-              which reads all data of a run once and reports what would end it
+              config's; or list, help, or check-data, which reads all data of
+              a run once and reports what would end it
   --config    the config file to run; default configs/dropmax_digits.py
   --workdir   the folder of checkpoints, metrics and figures; a run continues
               there; default runs/<config>[-<hash of the overrides>]
@@ -76,7 +76,7 @@ class Call:
 def parse(argv: list[str], configs: Path) -> Call:
   """Reads the arguments after the program's name; `configs` is the folder of the configs.
 
-  An evaluation or translation without `--config` takes the configuration of the run in the work directory.
+  An evaluation or a report without `--config` takes the configuration of the run in the work directory.
   """
   job, rest = _take_job(argv)
   texts, rest = take_fields(rest)

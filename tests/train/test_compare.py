@@ -123,7 +123,7 @@ def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, m
 def test_what_one_row_sets_is_nothing_to_the_next():
   config = runs.make_config({"compare.rows": ("small: optimizer.learning_rate=0.5", "plain: epochs=3")})
   before = flatten(config)
-  cells = [row_config(config, row.label, row.fields, seeds=2) for row in compared_rows(config)]
+  cells = [row_config(config, row, {}, seeds=2) for row in compared_rows(config)]
   assert [cell.optimizer.learning_rate for cell in cells] == [0.5, config.optimizer.learning_rate]
   assert [cell.epochs for cell in cells] == [config.epochs, 3]
   assert flatten(config) == before

@@ -65,7 +65,8 @@ def example():
 
 def test_the_example_takes_the_most_probable_token_at_each_position(example, workdir):
   """One pass over whole translations has the same argmax everywhere, because positions see no later ones."""
-  predict, text = train.load(workdir), example.read_text(workdir)
+  predict = train.load(workdir)
+  text = predict.dataset
   sources = text.test.inputs[:, : text.source_length]
   tokens = example.decode(predict, sources, text.target_length)
   begin = np.full((len(tokens), 1), BEGIN, np.int32)

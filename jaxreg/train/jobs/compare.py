@@ -20,7 +20,6 @@ from jaxreg.train.config.fields import row_of
 from jaxreg.train.config.rows import Fields, Row, compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices import processes
-from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run import workdir as workdirs
@@ -49,20 +48,20 @@ def compare(config: Config, workdir: Path) -> Table:
     """Says which run of the comparison this is, and trains it in a folder below `folder`."""
     part = f"run {next(numbers)} of {total}: {label}, {what}"
     progress(f"compare: {part}")
-    return train(run, folder / row_folder(label, run), part=part)
+    return train(run, folder / _row_folder(label, run), part=part)
 
   table: Table = {}
   folders: dict[str, Path] = {}
   for row in rows:
     search: list[Table] = []
     for setting in searched[row.label]:
-      run = row_config(config, row.label, {**row.fields, **setting}, seeds=1)
+      run = row_config(config, row, setting, seeds=1)
       results = train_part(run, workdir / "search", row.label, _show(setting))
       val = {name: value for name, value in results.items() if name.startswith("val/")}
       search.append({"setting": setting, **val})
     setting = _best_setting(search, config.checkpoint.best) if search else row.grid[0]
-    run = row_config(config, row.label, {**row.fields, **setting}, seeds=config.compare.seeds)
-    folders[row.label] = workdir / "rows" / row_folder(row.label, run)
+    run = row_config(config, row, setting, seeds=config.compare.seeds)
+    folders[row.label] = workdir / "rows" / _row_folder(row.label, run)
     results = train_part(run, workdir / "rows", row.label, f"{config.compare.seeds} seeds")
     metrics = [name for name in COMPARED if name in results]
     values = results.get("replicas") or {name: [results[name]] for name in metrics}
@@ -140,11 +139,12 @@ def _best_setting(searched: list[Table], choose: str) -> Fields:
 
 def _check_rows(config: Config, rows: list[Row]) -> None:
   """Makes every check that needs no training, before hours of training begin."""
-  check_replicas(config)
+  if config.replicas not in (1, config.ensemble):
+    raise RunError(f"replicas: job=compare sets them itself; leave it out, got {config.replicas}")
   described: dict[str, DataSpec] = {}
   settings = [(row, setting) for row in rows for setting in row.grid]
   for row, setting in settings:
-    run = row_config(config, row.label, {**row.fields, **setting}, seeds=config.compare.seeds)
+    run = row_config(config, row, setting, seeds=config.compare.seeds)
     try:
       check(run)
       check_devices(run)
@@ -163,29 +163,24 @@ def _show(setting: Fields) -> str:
   return ", ".join(f"{field}={value}" for field, value in setting.items())
 
 
-def check_replicas(config: Config) -> None:
-  """Checks that `replicas` is not set for a job that sets it itself."""
-  if config.replicas not in (1, config.ensemble):
-    raise RunError(f"replicas: job={config.job} sets them itself; leave it out, got {config.replicas}")
-
-
-def row_config(config: Config, label: str, fields: Options, *, seeds: int) -> Config:
-  """Returns the configuration of one run: `config` with `fields` set, and a replica for each member."""
+def row_config(config: Config, row: Row, setting: Fields, *, seeds: int) -> Config:
+  """Returns the configuration of a row with a setting, and with a replica for each seed and member."""
+  fields = {**row.fields, **setting}
   for field in ("job", "replicas"):
     if field in fields:
-      raise RunError(f"{field}: is the same in all rows; leave it out of {label!r}")
+      raise RunError(f"{field}: is the same in all rows; leave it out of {row.label!r}")
   # A deep copy, so that the fields of one row do not reach the next.
-  row: Config = config.copy_and_resolve_references()
+  run: Config = config.copy_and_resolve_references()
   members = fields.get("ensemble", config.ensemble)
   for field, value in {**fields, "job": "train", "replicas": seeds * members}.items():
     try:
-      row.update_from_flattened_dict({field: value})
+      run.update_from_flattened_dict({field: value})
     except (TypeError, ValueError) as error:
-      raise RunError(f"{field}={value} in {label!r}: {one_line(error)}") from error
-  return row.lock()
+      raise RunError(f"{field}={value} in {row.label!r}: {one_line(error)}") from error
+  return run.lock()
 
 
-def row_folder(label: str, config: Config) -> str:
+def _row_folder(label: str, config: Config) -> str:
   """Returns a name with the row's label and a hash of all fields that the result depends on."""
   # Fields with their default values are left out, so that fields of later versions do not change the name.
   defaults, fields = flatten(base_config()), relevant(flatten(config))
