@@ -94,7 +94,7 @@ def run(argv: list[str]) -> int:
     keep_compiled_programs()
     results = find_job(call.config.job)(call.config, call.workdir)
     if processes.is_first():
-      from jaxreg.train.jobs.summary import summary
+      from jaxreg.train.summary import summary
 
       lines = summary(results, call.config, call.workdir)
       print("\n".join(map(printable, lines.split("\n"))))

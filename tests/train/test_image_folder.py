@@ -21,7 +21,7 @@ from jaxreg.train.data.image_folder import find_images
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.check_data import check_data
-from jaxreg.train.jobs.summary import summary
+from jaxreg.train.summary import summary
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,9 @@ from jaxreg.train.finished import laplace, measures
 from jaxreg.train.finished import restore as finished_restore
 from jaxreg.train.finished.restore import restore_run
 from jaxreg.train.jobs import evaluate
-from jaxreg.train.jobs.summary import summary
 from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run import checkpoint, manifest
+from jaxreg.train.summary import summary
 
 # The package's attribute of that name is the function.
 

@@ -12,8 +12,8 @@ from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.finished.measures import SPLIT_ALONE, Predicted
-from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
+from jaxreg.train.summary import summary
 
 FIELDS = {
   "data.digits.attributes": True,

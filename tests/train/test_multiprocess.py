@@ -16,8 +16,8 @@ from image_files import make_noisy_folder
 
 from jaxreg import train
 from jaxreg.train.finished.restore import restore_config
-from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
+from jaxreg.train.summary import summary
 
 pytestmark = pytest.mark.multiprocess
 

@@ -16,11 +16,11 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split, known
 from jaxreg.train.finished.loss import whole_batch
-from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 from jaxreg.train.step.batch import Standard
 from jaxreg.train.step.metrics import summarize
 from jaxreg.train.step.targets import Numbers
+from jaxreg.train.summary import summary
 
 FIELDS = {
   "data.name": "diabetes",

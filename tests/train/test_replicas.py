@@ -11,10 +11,10 @@ from jaxreg import models, train
 from jaxreg.train.data import sources
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.devices.sharding import make_mesh
-from jaxreg.train.jobs.summary import summary
 from jaxreg.train.run import manifest
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step.metrics import averaged
+from jaxreg.train.summary import summary
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("light_module")]
 

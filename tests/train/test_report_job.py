@@ -12,7 +12,7 @@ import runs
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.jobs.report import _check as check
-from jaxreg.train.jobs.summary import summary
+from jaxreg.train.summary import summary
 
 FEW = ("errors", "calibration")
 MODELS = {"run": ["run"], "smooth": ["smooth-0", "smooth-1"]}

@@ -10,9 +10,9 @@ TRAINER = runs.ROOT / "jaxreg" / "train"
 ROOMS = (
   *("errors", "keys", "entries", "user_modules", "user_paths", "sealed_tables", "user_cache"),
   *("modules", "methods", "data", "step", "registry", "devices", "config", "run", "assemble"),
-  *("finished", "jobs", "cli"),
+  *("finished", "jobs", "summary", "cli"),
 )
-SEE_CONFIGS = ("config", "assemble", "finished", "jobs", "cli")
+SEE_CONFIGS = ("config", "assemble", "finished", "jobs", "summary", "cli")
 
 
 def room(file):

@@ -6,8 +6,8 @@ import pytest
 import runs
 
 from jaxreg.train.jobs.compare import markdown
-from jaxreg.train.jobs.summary import summary
 from jaxreg.train.step.metrics import shown
+from jaxreg.train.summary import summary
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import runs
 import terminal
 
 from jaxreg import train
-from jaxreg.train.jobs.summary import summary
+from jaxreg.train.summary import summary
 
 SHORT = {"method.name": "softmax", "epochs": 12, "eval_every": 1}
 ROWS = tuple(f"row {width}: model.MLP.widths=({width},)" for width in (4, 6, 8))

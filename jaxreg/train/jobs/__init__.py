@@ -1,5 +1,4 @@
-"""The jobs: one file for each value of `config.job`.
+"""The jobs: one file for each value of `config.job`, `(config, workdir) -> results`.
 
-Each job is `(config, workdir) -> results`, and `summary` puts its results in a few lines.
 May import: finished and all below.
 """
