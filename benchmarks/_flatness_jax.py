@@ -1,6 +1,5 @@
 """jaxreg's side of the benchmark of flatness: each method is one measurement, from the pixels on."""
 
-import itertools
 from functools import partial
 
 import jax
@@ -10,9 +9,6 @@ from _clock import now
 from _flatness_problem import (
   WHERE,
   convolution_loss,
-  curvature,
-  head,
-  layer,
   logits,
   loss,
   make_convolutions,
@@ -44,12 +40,6 @@ class Side:
 
   def loss(self):
     return loss(self.params, self.batch, key=None)
-
-  def block(self, closed=False):
-    return block(self.params, self.batch, closed)
-
-  def dense_hessian(self, closed=False):
-    return self.block(closed).matrix()
 
   def hessian(self):
     return flatness.hessian(loss, self.params, self.batch, mask=WHERE)
@@ -98,53 +88,22 @@ class Side:
   def density(self, probes, steps, seed=0):
     return self.whole().density(key=jax.random.key(seed), num_samples=probes, num_steps=steps)
 
-  def noise_block(self, masks, seed=0):
-    return noise_block(self.params, self.batch, jax.random.key(seed), masks)
-
-  def dense_noise(self, masks):
-    return self.noise_block(masks).matrix()
-
   def samples(self, number, seed=0):
     return samples(self.params, self.batch, jax.random.key(seed), number)
 
   def sampled_covariance(self, number):
     return flatness.noise_covariance(self.samples(number))
 
-  def sampled_trace(self, matrix, number, seed):
-    """Without the bias that dividing by the number would have, though the loop has it."""
-    centred = self.samples(number, seed)
-    centred = centred - centred.mean(axis=0)
-    return float(jnp.sum((centred @ matrix) * centred) / (number - 1))
-
-  def point(self, closed=False):
-    return point(self.params, self.batch, jax.random.key(0), closed)
-
   def top_eigenpairs(self):
     return top_eigenpairs(self.params, self.batch, jax.random.key(0))
 
-  def eigenvectors(self, number):
-    """Principal directions of the noise, spread over all ranks, the largest variance first."""
-    vectors = jnp.linalg.eigh(self.noise_block(32).matrix())[1].T[::-1]
-    return vectors[:: len(vectors) // number][:number]
+  def components(self, number):
+    """Principal directions of sampled noise, spread over all ranks, the largest variance first."""
+    directions = flatness.principal_components(self.samples(20 * number)).directions
+    return directions[:: len(directions) // number][:number]
 
   def intervals(self, directions):
     return intervals(self.params, self.batch, directions)
-
-  def dense_intervals(self, directions):
-    return dense_intervals(self.params, self.batch, directions)
-
-  def decompositions(self, number):
-    found = self.kept("samples", lambda: jax.random.normal(jax.random.key(0), (number, self.size)))
-    matrix = self.kept("hessian", self.dense_hessian)
-    components = flatness.principal_components(found)
-    return components, flatness.projected_variance(found, jnp.linalg.eigh(matrix)[1].T)
-
-  def dense_decompositions(self):
-    matrix = self.kept("hessian", self.dense_hessian)
-    covariance = self.kept("covariance", lambda: self.dense_noise(32))
-    components = jnp.linalg.eigh(covariance)
-    vectors = jnp.linalg.eigh(matrix)[1]
-    return components, jnp.sum((covariance @ vectors) * vectors, axis=0)
 
   def kept(self, name, make):
     if name not in self.cache:
@@ -157,43 +116,20 @@ class Side:
     lines = jnp.zeros((directions, self.size)).at[:, 0].set(1)
     drawn = jax.ShapeDtypeStruct((3 * number, self.size), jnp.float32)
     programs = {
-      "DenseLayer.hessian": (lambda p, b: block(p, b, False).matrix(), ()),
       "hessian": (lambda p, b: flatness.hessian(loss, p, b, mask=WHERE), ()),
-      "DenseLayer.noise_covariance, 32 masks": (lambda p, b, k: noise_block(p, b, k, 32).matrix(), (key,)),
       "sample_gradients": (partial(samples, number=number), (key,)),
       "principal_components": (lambda p, b, x: flatness.principal_components(x), (drawn,)),
       "top_eigenpairs": (top_eigenpairs, (key,)),
       "interval_flatness": (intervals, (lines,)),
-      "DenseLayer.interval_flatness": (dense_intervals, (lines,)),
-      "one point of figure 4": (partial(point, closed=False), (key,)),
     }
     sizes = {}
-    for name, (call, rest) in itertools.islice(programs.items(), most):
+    for name, (call, rest) in list(programs.items())[:most]:
       used = jax.jit(call).lower(self.params, self.batch, *rest).compile().memory_analysis()
       sizes[name] = used.temp_size_in_bytes + used.output_size_in_bytes
     return sizes
 
 
 _apply = jax.jit(lambda operator, vector: operator(vector))
-
-
-def dense_layer(params, batch, **options):
-  return flatness.DenseLayer(head(params), *layer(params, batch), batch, **options)
-
-
-def block(params, batch, closed):
-  formula = curvature(params) if closed else None
-  return dense_layer(params, batch).hessian(curvature_fn=formula)
-
-
-def noise_block(params, batch, key, masks):
-  return dense_layer(params, batch, chunk_size=500).noise_covariance(key=key, num_samples=masks)
-
-
-@partial(jax.jit, static_argnums=3)
-def point(params, batch, key, closed):
-  noise = noise_block(params, batch, key, 2)
-  return flatness.hessian_variance_alignment(block(params, batch, closed), noise)
 
 
 def samples(params, batch, key, number):
@@ -207,7 +143,3 @@ def top_eigenpairs(params, batch, key):
 
 def intervals(params, batch, directions):
   return flatness.interval_flatness(loss, params, directions, batch, mask=WHERE)
-
-
-def dense_intervals(params, batch, directions):
-  return dense_layer(params, batch).interval_flatness(directions)

@@ -98,28 +98,12 @@ def _head(params, z, batch, *, key):
   return losses.softmax_cross_entropy(dense(params["Dense_2"], hidden), batch["labels"])
 
 
-def head(params):
-  """From the layer's outputs to the loss of every example."""
-  return jax.tree_util.Partial(_head, params)
-
-
 def loss(params, batch, *, key):
   return _head(params, layer(params, batch)[0], batch, key=key).mean()
 
 
 def network(params, batch, *, key):
   return dense(params["Dense_2"], jax.nn.relu(layer(params, batch)[0]))
-
-
-def _curvature(params, z, batch):
-  kernel = params["Dense_2"]["kernel"]
-  probabilities = jax.nn.softmax(dense(params["Dense_2"], jax.nn.relu(z)))
-  alive = jnp.where(z > 0, 1.0, 0.0)
-  # A product of two matrices for all examples at once, instead of one of small ones for each.
-  pairs = (kernel[:, None, :] * kernel[None, :, :]).reshape(-1, kernel.shape[1])
-  second = (probabilities @ pairs.T).reshape(-1, len(kernel), len(kernel))
-  mean = probabilities @ kernel.T
-  return (second - _outer(mean)) * _outer(alive)
 
 
 def trace_in_float64(params, batch):
@@ -142,15 +126,6 @@ def trace_in_float64(params, batch):
     trace += (curved * (1 + (hidden[number] ** 2).sum(axis=1))).mean()
     jacobian = (jacobian @ kernels[number].T) * (hidden[number] > 0)[:, None]
   return float(trace)
-
-
-def curvature(params):
-  """The closed form of the second derivatives of every example's loss in the layer's outputs."""
-  return jax.tree_util.Partial(_curvature, params)
-
-
-def _outer(x):
-  return x[:, :, None] * x[:, None, :]
 
 
 def save(path, params, batch):

@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 
 import _flatness_libraries as libraries
-import _flatness_torch_dense as structured
-import curvlinops
 import numpy as np
 import torch
 from _clock import now
@@ -158,20 +156,6 @@ def gradients(problem, samples, drawn):
   return seconds + now() - began, {}, covariance
 
 
-def alignment(problem, samples, drawn):
-  """One point of figure 4: gradients, a product with the Hessian for each, and the trace of the Hessian."""
-  seconds, _, _ = gradients(problem, samples, drawn)
-  vectors = torch.randn(drawn, problem.size)
-  began = now()
-  operator = libraries.hessian(problem)
-  curvlinops.hutchinson_trace(operator, 30)
-  once = now() - began
-  began = now()
-  for vector in vectors:
-    torch.dot(operator @ vector, vector)
-  return seconds + once + scaled(began, drawn, samples), {}, None
-
-
 def intervals(problem, directions, number, rtol):
   """Bracketing from a small step, then bisection, the whole network at every evaluation."""
   directions = torch.from_numpy(np.load(directions))
@@ -188,38 +172,49 @@ def intervals(problem, directions, number, rtol):
     return lambda t: loss(parts, t)
 
   try:
-    return structured.search(line, directions, number, rtol)
+    return search(line, directions, number, rtol)
   finally:
     for parameter, at in zip(problem.subset, start, strict=True):
       parameter.data = at
 
 
-def decompositions(problem, samples):
-  """What is left of figures 2 and 3: principal components of samples, a Hessian's eigenpairs, projections."""
-  generator = torch.Generator().manual_seed(0)
-  found = torch.randn(samples, problem.size, generator=generator)
-  matrix = structured.hessian(problem, chunk=1000)[2]
+def search(line, directions, number, rtol, first=0.01, growth=1.5, cap=1e6):
+  """Seconds for `number` directions, from as many as there are; widths and evaluations of each."""
+  evaluations = 0
   began = now()
-  centred = found - found.mean(dim=0)
-  structured.eigenpairs(centred.T @ centred / samples)
-  _, vectors = structured.eigenpairs(matrix)
-  (centred @ vectors).square().mean(dim=0)
-  return now() - began, {}, None
+  target, widths = None, []
+  for direction in directions:
+    profile = line(direction)
+    target = target or 2 * profile(0.0)
+    width = 0.0
+    for sign in (-1, 1):
+      low, high = 0.0, first
+      evaluations += 1
+      while profile(sign * high) < target and high < cap:
+        low, high = high, high * growth
+        evaluations += 1
+      if high >= cap:
+        width = float("inf")
+        continue
+      while high - low > rtol * high:
+        middle = (low + high) / 2
+        evaluations += 1
+        if profile(sign * middle) < target:
+          low = middle
+        else:
+          high = middle
+      width += (low + high) / 2
+    widths.append(width)
+  seconds = (now() - began) * number / len(directions)
+  return seconds, {"evaluations": evaluations / len(directions)}, torch.tensor(widths)
 
 
 TASKS = {
   "hessian_curvlinops": hessian_curvlinops,
   "hessian_functional": hessian_functional,
   "hessian_reference": hessian_reference,
-  "hessian_structured": structured.hessian,
   "gradients": gradients,
-  "covariance_structured": structured.covariance,
-  "alignment": alignment,
-  "alignment_structured": structured.alignment,
   "intervals": intervals,
-  "intervals_structured": structured.intervals,
-  "decompositions": decompositions,
-  "decompositions_structured": structured.decompositions,
   "product": libraries.product,
   "kfac": libraries.kfac,
   "trace": libraries.trace,

@@ -19,37 +19,29 @@ from pathlib import Path
 # Where others use the cores, the threads of an eigendecomposition wait for each other up to seconds.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-import jax
 import numpy as np
-from _clock import now
 from _flatness_jax import Side
 from _flatness_problem import make_problem, save, trace_in_float64
 from _peer import Peer
 from _report import Report, flags, ratios, spread
 from _steps import alternate, median_and_quartiles
 
-MASKED = "DenseLayer.noise_covariance, as many masks as the loop's error asks for"
 # Part, what is promised to be at least so many times faster, than what, how many times.
 PROMISES = [
   ("kfac", "kfac", "curvlinops", 2),
   ("eigenpairs", "Curvature.top_eigenpairs", "curvlinops, eigsh", 1.5),
   ("density", "Curvature.density", "curvlinops", 2),
-  ("hessian", "DenseLayer.hessian", "curvlinops ~", 50),
-  ("hessian", "DenseLayer.hessian", "torch.func.hessian ~", 50),
+  ("hessian", "hessian", "curvlinops ~", 2),
+  ("hessian", "hessian", "torch.func.hessian ~", 2),
   ("convolution", "gauss_newton_matrix", "products, Curvature ~", 50),
-  ("noise", MASKED, "PyTorch loop ~", 50),
-  ("point", "jaxreg, one program", "PyTorch loops ~", 30),
+  ("noise", "sample_gradients", "PyTorch loop ~", 4),
   ("intervals", "interval_flatness", "PyTorch loop ~", 10),
-  ("intervals", "DenseLayer.interval_flatness", "PyTorch loop ~", 10),
-  ("total", "jaxreg, generic ~", "PyTorch ~", 12),
-  ("total", "jaxreg, structured ~", "PyTorch ~", 20),
 ]
 MEMORY = 2e9
 LIBRARIES = ("curvlinops", "hessian-eigenthings")
 WHOLE = {"problem": "whole"}
 DAMPING = 1e-3  # of KFAC's inverse
 PAIRS, TOL = 10, 1e-3  # of the eigenpairs
-NEEDED = {"total": ("hessian", "noise", "intervals")}
 
 
 class Bench:
@@ -63,7 +55,6 @@ class Bench:
     self.samples, self.drawn, self.rows = (40, 10, 8) if quick else (1000, 50, 50)
     self.number, self.peer_number = (6, 2) if quick else (50, 10)
     self.probes, self.quadrature = (4, (2, 10)) if quick else (32, (2, 30))
-    self.seeds, self.masks = (3, 32) if quick else (6, 256)
     self.folder = Path(options.folder)
     params, batch = make_problem(self.examples, steps, hidden)
     self.side = Side(params, batch)
@@ -210,25 +201,17 @@ def density(bench):
 
 
 def hessian(bench):
-  side, chunk, rows = bench.side, bench.examples // 10, bench.rows
-  ours = {
-    "DenseLayer.hessian": side.dense_hessian,
-    "DenseLayer.hessian, closed form": lambda: side.dense_hessian(closed=True),
-    "hessian": side.hessian,
-  }
+  side, rows = bench.side, bench.rows
   result = bench.timed(
     "hessian",
     {
-      **ours,
+      "hessian": side.hessian,
       "curvlinops ~": ("hessian_curvlinops", {"rows": rows}),
       "torch.func.hessian ~": ("hessian_functional", {"examples": 200}),
-      "the same product in PyTorch": ("hessian_structured", {"chunk": chunk}),
     },
   )
   reference = bench.fetch("hessian_reference", rows=8, examples=bench.examples, double=True)
-  found = {name: np.asarray(run()) for name, run in ours.items()}
-  found["curvlinops ~"] = bench.fetch("hessian_curvlinops", rows=8)
-  found["the same product in PyTorch"] = bench.fetch("hessian_structured", chunk=chunk)
+  found = {"hessian": np.asarray(side.hessian()), "curvlinops ~": bench.fetch("hessian_curvlinops", rows=8)}
   notes = {name: apart(rows[:8], reference) for name, rows in found.items()}
   part = bench.fetch("hessian_reference", rows=8, examples=200, double=True)
   notes["torch.func.hessian ~"] = apart(bench.fetch("hessian_functional", examples=200), part)
@@ -257,128 +240,34 @@ def convolution(bench):
 
 
 def noise(bench):
-  side, chunk, counts = bench.side, bench.examples // 20, (2, 8, 16, 32)
-  ours = {f"DenseLayer.noise_covariance, {k} masks": (lambda k=k: side.dense_noise(k)) for k in counts}
   loop = {"samples": bench.samples, "drawn": bench.drawn}
-  structured = {
-    f"the same in PyTorch, {k} masks": ("covariance_structured", {"masks": k, "chunk": chunk}) for k in counts
-  }
-  sampled = f"sample_gradients, N = {bench.samples}"
-  runs = {**ours, sampled: lambda: side.sampled_covariance(bench.samples)}
-  result = bench.timed("noise", {**runs, "PyTorch loop ~": ("gradients", loop), **structured})
-  curvature = side.block()
-  reference = float(curvature.inner(side.noise_block(bench.masks, seed=1000)))
-  deviations = {}
-  for k, name in zip(counts, ours, strict=True):
-    deviations[name] = [float(curvature.inner(side.noise_block(k, seed=s))) for s in range(bench.seeds)]
-  matrix = curvature.matrix()
-  traces = [side.sampled_trace(matrix, bench.samples, seed=s) for s in range(bench.seeds)]
-  deviations[sampled] = deviations["PyTorch loop ~"] = traces
-  # The loop's own error is that of any N gradients, and is measured with ours.
-  spread = {
-    name: float(np.sqrt(np.mean((np.array(values) / reference - 1) ** 2)))
-    for name, values in deviations.items()
-  }
-  result["error"] = spread
-  result["notes"] = {name: f"{100 * value:.2f} %" for name, value in spread.items()}
-  return f"error of Tr(H Sigma) against {bench.masks} masks, root mean square of {bench.seeds} seeds"
-
-
-def point(bench):
-  side, chunk = bench.side, bench.examples // 10
-  loop = {"samples": bench.samples, "drawn": bench.drawn}
-  result = bench.timed(
-    "point",
-    {
-      "jaxreg, one program": side.point,
-      "jaxreg, one program, closed form": lambda: side.point(closed=True),
-      "PyTorch loops ~": ("alignment", loop),
-      "the same in PyTorch": ("alignment_structured", {"masks": 2, "chunk": chunk}),
-    },
-  )
-  theirs = bench.fetch("alignment_structured", masks=2, chunk=chunk)
-  ours = {name: side.point(closed=closed) for name, closed in zip(result["seconds"], (False, True))}
-  result["notes"] = {name: f"{found.ratio:.2f}" for name, found in ours.items()}
-  result["notes"]["the same in PyTorch"] = f"{theirs[0] / theirs[1]:.2f}"
-  return "Tr(H Sigma) / isotropic"
+  ours = lambda: bench.side.sampled_covariance(bench.samples)
+  bench.timed("noise", {"sample_gradients": ours, "PyTorch loop ~": ("gradients", loop)})
+  return f"the covariance of {bench.samples} gradients under dropout"
 
 
 def intervals(bench):
   side = bench.side
   # Spread over all ranks, so that neighbours are less alike than in a whole figure.
-  directions = side.eigenvectors(bench.number)
+  directions = side.components(bench.number)
   paths = {}
   for name, chosen in (("all", directions), ("some", directions[:: bench.number // bench.peer_number])):
     paths[name] = str(bench.folder / f"{name}.npy")
     np.save(paths[name], chosen)
   options = {"directions": paths["some"], "number": bench.number, "rtol": 1e-3}
-  ours = {
-    "interval_flatness": lambda: side.intervals(directions),
-    "DenseLayer.interval_flatness": lambda: side.dense_intervals(directions),
-  }
-  tasks = {"PyTorch loop ~": "intervals", "linear in the distance, PyTorch ~": "intervals_structured"}
-  result = bench.timed("intervals", {**ours, **{name: (task, options) for name, task in tasks.items()}})
+  ours = lambda: side.intervals(directions)
+  result = bench.timed("intervals", {"interval_flatness": ours, "PyTorch loop ~": ("intervals", options)})
   result["directions"] = bench.number
-  options = {**options, "directions": paths["all"]}
-  widths = bench.fetch("intervals", **options)
-  result["notes"] = {name: f"{bench.peer.notes['intervals']['evaluations']:.1f}" for name in tasks}
-  for name, run in ours.items():
-    found = run()
-    both = np.isfinite(widths) & np.isfinite(found.width)
-    apart = np.abs(np.asarray(found.width)[both] / widths[both] - 1).max()
-    agree = bool((np.isfinite(widths) == np.isfinite(found.width)).all())
-    result["notes"][name] = (
-      f"{np.asarray(found.evaluations).mean():.1f} (widths within {apart:.0e}, "
-      f"{(~both).sum()} infinite{'' if agree else ' on one side'})"
-    )
+  widths, found = bench.fetch("intervals", **{**options, "directions": paths["all"]}), ours()
+  both = np.isfinite(widths) & np.isfinite(found.width)
+  apart = np.abs(np.asarray(found.width)[both] / widths[both] - 1).max()
+  agree = bool((np.isfinite(widths) == np.isfinite(found.width)).all())
+  result["notes"] = {
+    "PyTorch loop ~": f"{bench.peer.notes['intervals']['evaluations']:.1f}",
+    "interval_flatness": f"{np.asarray(found.evaluations).mean():.1f} (widths within {apart:.0e}, "
+    f"{(~both).sum()} infinite{'' if agree else ' on one side'})",
+  }
   return f"evaluations a direction; seconds are of {bench.number} directions"
-
-
-def total(bench):
-  """Figures 2 and 3: 3000 gradients, their components, an interval for each, Hessian, projections."""
-  side, size, chunk = bench.side, bench.side.size, bench.examples // 10
-  samples, repeats = 3 * bench.samples, size / bench.number
-  rest = {
-    "generic": lambda: side.decompositions(samples),
-    "structured": side.dense_decompositions,
-    "PyTorch": ("decompositions", {"samples": samples}),
-    "structured PyTorch": ("decompositions_structured", {"masks": 32, "chunk": chunk}),
-  }
-  result = bench.timed("total", rest)
-  times = lambda part, name: np.array(bench.results[part]["seconds"][name])
-  sampled = f"sample_gradients, N = {bench.samples}"
-  parts = {
-    "jaxreg, generic ~": (3 * times("noise", sampled), "interval_flatness", "hessian", "generic"),
-    "jaxreg, structured ~": (
-      times("noise", "DenseLayer.noise_covariance, 32 masks"),
-      "DenseLayer.interval_flatness",
-      "DenseLayer.hessian",
-      "structured",
-    ),
-    "PyTorch ~": (3 * times("noise", "PyTorch loop ~"), "PyTorch loop ~", "curvlinops ~", "PyTorch"),
-    "structured PyTorch ~": (
-      times("noise", "the same in PyTorch, 32 masks"),
-      "linear in the distance, PyTorch ~",
-      "the same product in PyTorch",
-      "structured PyTorch",
-    ),
-  }
-  left, result["seconds"], result["notes"] = result["seconds"], {}, {}
-  for name, (noise, interval, curvature, last) in parts.items():
-    addends = noise, repeats * times("intervals", interval), times("hessian", curvature), np.array(left[last])
-    result["seconds"][name] = list(map(float, sum(addends)))
-    result["notes"][name] = " + ".join(f"{np.median(x):.1f}" for x in addends)
-  # Whole searches follow from one direction to the next, and so need fewer evaluations than those scaled up.
-  directions = side.eigenvectors(size)
-  for name, search in (("generic", side.intervals), ("structured", side.dense_intervals)):
-    began = now()
-    found = jax.block_until_ready(search(directions))
-    seconds, evaluations = now() - began, float(found.evaluations.mean())
-    result[f"all intervals, {name}"] = seconds
-    result["notes"][f"jaxreg, {name} ~"] += (
-      f" (all intervals at once, with compiling: {seconds:.0f} s, {evaluations:.1f} evaluations each)"
-    )
-  return "noise + an interval a parameter + Hessian + decompositions and projections"
 
 
 def memory(bench):
@@ -387,7 +276,7 @@ def memory(bench):
 
 
 OF_ALL_LAYERS = (hessian_product, gauss_newton_product, kfac, kfac_inverse, trace, eigenpairs, density)
-OF_ONE = (hessian, convolution, noise, point, intervals, total, memory)
+OF_ONE = (hessian, convolution, noise, intervals, memory)
 PARTS = {f.__name__: f for f in (*OF_ALL_LAYERS, *OF_ONE)}
 
 
@@ -411,19 +300,10 @@ def verdicts(results) -> list[dict]:
   for part, ours, theirs, bound in PROMISES:
     if part not in results:
       continue
-    error = results[part].get("error")
-    if ours == MASKED:
-      fit = [name for name in error if name.startswith("dense") and error[name] <= error[theirs]]
-      # With too few for that error the promise is missed, by the best there is.
-      ours = fit[0] if fit else min(error, key=error.get)
     pair = [results[part]["seconds"][name] for name in (ours, theirs)]
     median, low, high = median_and_quartiles([b / a for a, b in zip(*pair, strict=True)])
     kept = median >= bound
-    if error:
-      kept &= error[ours] <= error[theirs]
     text = f"{part}: {ours} over {theirs}: {median:.1f} ({low:.1f} to {high:.1f}), promised {bound}"
-    if error:
-      text += f", error {error[ours]:.1e} against {error[theirs]:.1e}"
     found.append({"text": text, "kept": bool(kept)})
   if "memory" in results:
     most = max(results["memory"], key=results["memory"].get)
@@ -444,13 +324,12 @@ def main(doc=__doc__, parts=OF_ALL_LAYERS, clock="cpu") -> None:
   if unknown := set(asked) - set(PARTS):
     parser.error(f"--parts: {', '.join(sorted(unknown))} unknown; there are {', '.join(PARTS)}")
   report = Report(options.json)
-  needed = {part for name in asked for part in NEEDED.get(name, ())}
   with tempfile.TemporaryDirectory() as options.folder:
     bench = Bench(options)
     report.numbers = bench.results
     print("loss {loss:.3g}, {threads} cores, {clock} seconds".format(**bench.results), flush=True)
     for name, part in PARTS.items():
-      if name not in asked and name not in needed:
+      if name not in asked:
         continue
       note = part(bench)
       if note:

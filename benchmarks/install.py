@@ -19,7 +19,7 @@ from _report import Report, flags, spread
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = {"the functions": "", "`[train]`": "[train]", "`[train,data,text]`": "[train,data,text]"}
-INSIDE = ("flatness", "report", "train", "data", "text")
+INSIDE = ("report", "train", "data", "text")
 CORE = ("jax", "optax", "numpy")
 # Prints the MB of each installed package, and the packages that each of them asks for.
 LOOK = """

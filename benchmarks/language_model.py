@@ -35,7 +35,7 @@ from _report import flags  # noqa: E402
 
 from jaxreg import flatness, losses  # noqa: E402
 from jaxreg._figures import WIDTH, new_figure, tidy  # noqa: E402
-from jaxreg.flatness import _split  # noqa: E402
+from jaxreg.flatness import _streamed, _vectors  # noqa: E402
 from jaxreg.flatness._eigen import SpectralDensity  # noqa: E402
 from jaxreg.models._transformer import _Attention, _FeedForward, _positional_encoding  # noqa: E402
 from jaxreg.train.data.text import PAD, parallel_text  # noqa: E402
@@ -196,7 +196,7 @@ class Study:
 
   def eigenpairs(self, mesh=None):
     curvature, sizes = self.curvature(mesh), self.sizes
-    size = sum(leaf.nbytes for leaf in _split.leaves_of(curvature.operator))
+    size = sum(leaf.nbytes for leaf in curvature.operator.leaves)
     options = {"num_pairs": PAIRS, "num_steps": sizes["products"], "max_bytes": sizes["vectors"] * size}
     found = curvature.top_eigenpairs(key=jax.random.key(2), **options)
     shares = [{layer: 0.0 for layer in dict.fromkeys(map(layer_of, curvature.names))} for _ in found.vectors]
@@ -204,8 +204,9 @@ class Study:
       for name, leaf in vector.items():
         share[layer_of(name)] += float((leaf**2).sum())
     vectors = [tuple(vector.values()) for vector in found.vectors]
+    operator = curvature._by_parameter(shared=False)
     again = [  # by one more product each, because the iteration only infers its residuals
-      _split._norm(_split._less(_split.product(curvature, vector), value, vector))
+      float(_vectors.norm(_vectors.plus(operator(vector), -value, vector)))
       for value, vector in zip(found.values.tolist(), vectors, strict=True)
     ]
     return {
@@ -228,7 +229,7 @@ class Study:
       "sizes": [
         sum(
           leaf.size
-          for name, leaf in zip(curvature.names, _split.leaves_of(curvature.operator), strict=True)
+          for name, leaf in zip(curvature.names, curvature.operator.leaves, strict=True)
           if layer_of(name) == layer
         )
         for layer in found.names
@@ -242,9 +243,10 @@ class Study:
 
   def memory(self, curvature):
     """MiB on each device that the compiled product needs."""
-    operator = curvature.of_batch(next(curvature.batches()))
-    vector = _split.leaves_of(curvature.operator)
-    program = _split._product.lower(0, operator, vector, self.sizes["sequences"]).compile()
+    streamed = curvature._by_parameter(shared=False)
+    operator, vector = streamed._on_batch(next(streamed.batches())), streamed.like
+    running, size = _streamed._start_sum(vector), self.sizes["sequences"]
+    program = _streamed._add_product.lower(streamed.layout, running, vector, size, 0, operator).compile()
     found = program.memory_analysis()
     kinds = {"arguments": "argument", "results": "output", "temporaries": "temp"}
     return {name: getattr(found, f"{kind}_size_in_bytes") / 2**20 for name, kind in kinds.items()}

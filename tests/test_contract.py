@@ -47,7 +47,7 @@ ELSEWHERE = {
   "optim/test_fista_optimizer.py": "optim.fista",
   "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
   "ensembles/test_laplace.py": "ensembles.laplace",
-  "flatness/test_batches.py": "flatness.chunked",
+  "flatness/test_chunked.py": "flatness.chunked",
   "flatness/test_covariance.py": "flatness.hessian_variance_alignment flatness.noise_covariance "
   "flatness.principal_components flatness.projected_variance",
   "flatness/test_curvature.py": "flatness.layerwise flatness.operator_diagonal",
@@ -61,8 +61,7 @@ ELSEWHERE = {
   "flatness/test_profiles.py": "flatness.filter_normalized_direction flatness.loss_profile "
   "flatness.loss_surface flatness.trajectory_plane",
   "flatness/test_sharpness.py": "flatness.interval_flatness flatness.keskar_sharpness flatness.sam_sharpness",
-  "flatness/test_stationary_points.py": "flatness.hessian_index flatness.landscape_constants "
-  "flatness.pl_ratio",
+  "flatness/test_stationary_points.py": "flatness.hessian_index",
   "flatness/test_subset.py": "flatness.subset",
   "flatness/test_trace.py": "flatness.operator_trace",
   "losses/test_class_weights.py": "losses.class_weights",

@@ -32,12 +32,6 @@ MISSING = (
   ("from jaxreg import models", "flax", "train"),
   ("from jaxreg import plots", "matplotlib", "train"),
   ("import jaxreg; jaxreg.train.base_config", "flax", "train"),
-  (
-    "import jax; from jaxreg import flatness; "
-    "flatness.operator_trace(lambda v: v, jax.numpy.ones(2), key=jax.random.key(0))",
-    "matfree",
-    "flatness",
-  ),
 )
 
 

@@ -121,9 +121,8 @@ def classes():
 @pytest.mark.parametrize(
   ("name", "wanted"),
   [
-    ("flatness.Curvature", {"__call__", "like", "trace", "top_eigenpairs", "solve", "fisher", "batches"}),
+    ("flatness.Curvature", {"__call__", "like", "trace", "top_eigenpairs", "solve", "fisher"}),
     ("flatness.KroneckerBlock", {"__call__", "like", "matrix", "trace", "solve"}),
-    ("flatness.DenseLayer", {"hessian", "noise_covariance", "interval_flatness"}),
     ("train.Dataset", {"splits", "limited", "nbytes", "checked"}),
     ("train.Program", {"predicting"}),
     ("models.Transformer", {"__call__", "encode", "decode"}),

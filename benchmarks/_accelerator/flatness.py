@@ -5,25 +5,18 @@ from _flatness_problem import make_problem
 from _report import Report, spread
 from accelerator import in_a_line
 
-MASKS = 32
-
 
 def measure(report: Report, *, rounds: int, quick: bool) -> None:
   examples, steps, hidden = (200, 20, 16) if quick else (10_000, 300, 50)
   samples, number, rounds = (20, 3, 2) if quick else (1000, 50, rounds)
   side = Side(*make_problem(examples, steps, hidden))
   calls = {
-    "DenseLayer.hessian": side.dense_hessian,
-    "DenseLayer.hessian, closed form": lambda: side.dense_hessian(closed=True),
     "hessian": side.hessian,
     "top_eigenpairs": side.top_eigenpairs,
-    f"DenseLayer.noise_covariance, {MASKS} masks": lambda: side.dense_noise(MASKS),
     f"noise_covariance of {samples} samples": lambda: side.sampled_covariance(samples),
-    "one point of figure 4": side.point,
     f"interval_flatness, {number} directions": lambda: side.intervals(directions()),
-    f"DenseLayer.interval_flatness, {number} directions": lambda: side.dense_intervals(directions()),
   }
-  directions = lambda: side.kept("directions", lambda: side.eigenvectors(number))
+  directions = lambda: side.kept("directions", lambda: side.components(number))
   report.table("flatness", f"{side.size} parameters, {examples} examples", "seconds")
   for name, call in calls.items():
     try:

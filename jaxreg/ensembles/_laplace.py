@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jaxreg import flatness, paths
 from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn, check_option, check_wide
 from jaxreg._leaves import wide
-from jaxreg.flatness._batches import num_examples
+from jaxreg.flatness._common import num_examples
 from jaxreg.flatness._jacobians import jacobians
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 

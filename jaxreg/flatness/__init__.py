@@ -1,6 +1,6 @@
 """Flatness of minima and structure of noise: `(loss_fn, params, ..., batch, *, key, mask) -> analysis`.
 
-Which curvature to take:
+Which function to use:
 
 - `Curvature`: a network, any data (batches, a loader, several devices) and all analyses as methods.
 - `hvp`: the Hessian as a function of a vector, for compiled code of your own.
@@ -10,10 +10,9 @@ These functions work on any pytree of parameters and any `loss_fn(params, batch,
 `key=None` for no noise. `mask` selects parameters; directions and samples are rows in the order of
 `subset(params, mask).flat`. Parameters and data in float16 or bfloat16 are widened to float32. Use
 `chunked(loss_fn, chunk_size)` if a data set is too large for one pass.
-Stochastic traces need matfree: `pip install jaxreg[flatness]`.
 """
 
-from jaxreg.flatness._batches import chunked
+from jaxreg.flatness._chunked import chunked
 from jaxreg.flatness._covariance import (
   hessian_variance_alignment,
   noise_covariance,
@@ -23,7 +22,7 @@ from jaxreg.flatness._covariance import (
 from jaxreg.flatness._curvature import Curvature
 from jaxreg.flatness._eigen import damped_solve, spectral_density, top_eigenpairs
 from jaxreg.flatness._jacobians import gauss_newton_diagonal, gauss_newton_matrix
-from jaxreg.flatness._layers import DenseBlock, DenseLayer, KroneckerBlock, kfac, layerwise
+from jaxreg.flatness._layers import KroneckerBlock, kfac, layerwise
 from jaxreg.flatness._noise import (
   per_example_noise_covariance,
   sample_gradients,
@@ -39,14 +38,12 @@ from jaxreg.flatness._profiles import (
   trajectory_plane,
 )
 from jaxreg.flatness._sharpness import interval_flatness, keskar_sharpness, sam_sharpness
-from jaxreg.flatness._stationary_points import hessian_index, landscape_constants, pl_ratio
+from jaxreg.flatness._stationary_points import hessian_index
 from jaxreg.flatness._subset import subset
 from jaxreg.flatness._trace import operator_diagonal, operator_trace
 
 __all__ = [
   "Curvature",
-  "DenseBlock",
-  "DenseLayer",
   "KroneckerBlock",
   "broken_power_law_fit",
   "chunked",
@@ -63,7 +60,6 @@ __all__ = [
   "interval_flatness",
   "keskar_sharpness",
   "kfac",
-  "landscape_constants",
   "layerwise",
   "loss_profile",
   "loss_surface",
@@ -71,7 +67,6 @@ __all__ = [
   "operator_diagonal",
   "operator_trace",
   "per_example_noise_covariance",
-  "pl_ratio",
   "power_law_fit",
   "principal_components",
   "projected_variance",

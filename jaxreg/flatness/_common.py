@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-def analysis(function: F) -> F:
+def full_precision(function: F) -> F:
   """Runs and traces a function with matrix products in the precision of their operands.
 
   Accelerators default to TF32 or bfloat16, which leaves few correct digits of a curvature.
@@ -38,21 +38,32 @@ def as_pytree(function: Callable[..., Any]) -> Any:
 
 def widened(tree: T) -> T:
   """Turns float16 and bfloat16 leaves into float32: a curvature needs more digits than they have."""
+  return jax.tree.map(_widened_leaf, tree)
 
-  def wide(leaf: Any) -> Any:
-    dtype = getattr(leaf, "dtype", None)
-    if dtype is None and isinstance(leaf, Iterable):
-      raise TypeError(f"batch must be a tree of arrays, got a {type(leaf).__name__}; {ONE_BATCH}")
-    narrow = dtype is not None and jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-    return leaf.astype(jnp.float32) if narrow else leaf
 
-  return jax.tree.map(wide, tree)
+def _widened_leaf(leaf: Any) -> Any:
+  dtype = getattr(leaf, "dtype", None)
+  if dtype is None and isinstance(leaf, Iterable):
+    raise TypeError(f"batch must be a tree of arrays, got a {type(leaf).__name__}; {ONE_BATCH}")
+  narrow = dtype is not None and jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+  return leaf.astype(jnp.float32) if narrow else leaf
 
 
 def is_list_of_batches(batch: Batch) -> bool:
   """Whether `batch` is a list of trees of one structure, which is seldom one batch."""
   parts = [jax.tree.structure(part) for part in batch] if isinstance(batch, list | tuple) else []
   return len(set(parts)) == 1 and not jax.tree_util.treedef_is_leaf(parts[0])
+
+
+def num_examples(batch: Batch) -> int:
+  """Returns the length of the leading axis, which all leaves must share."""
+  shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(batch)]
+  sizes = {shape[0] if shape else None for shape in shapes}
+  if is_list_of_batches(batch) and len(sizes) != 1:
+    raise ValueError(f"batch must be one batch, got a list of {len(batch)}; {ONE_BATCH}")
+  if len(sizes) != 1 or None in sizes or 0 in sizes:
+    raise ValueError(f"batch: its leaves must share a leading axis of examples, got shapes {shapes}")
+  return next(iter(sizes))  # type: ignore[return-value]
 
 
 def same(key: Key | None) -> Key | None:
@@ -73,7 +84,7 @@ def _explained(batch: Batch, key: Key | None, noisy: str) -> Iterator[None]:
     raise
 
 
-def outputs_of(apply_fn: Callable[..., Any], params: Params, batch: Batch, key: Key | None = None) -> Any:
+def outputs_at(apply_fn: Callable[..., Any], params: Params, batch: Batch, key: Key | None = None) -> Any:
   """Computes the outputs, with the same noise in every call."""
   with _explained(batch, key, "apply_fn must draw no noise when it gets key=None"):
     return apply_fn(params, batch, key=same(key))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,14 +10,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_wide
-from jaxreg._sums import add, compensated, gram, sum_of_rows, total
-from jaxreg.flatness._batches import Streamed
-from jaxreg.flatness._common import analysis, as_pytree
-from jaxreg.flatness._layers import DenseBlock
-from jaxreg.flatness._noise import LazySamples
+from jaxreg._sums import Compensated, add, compensated, gram, sum_of_rows, total
+from jaxreg.flatness._common import full_precision
+from jaxreg.flatness._products import LinearOperator, Matvec, as_operator
 from jaxreg.flatness._subset import check_directions
-from jaxreg.flatness._trace import Matvec
+from jaxreg.flatness._vectors import inner
 from jaxreg.typing import Array
+
+Sums = tuple[Compensated, Compensated]
 
 
 class PrincipalComponents(NamedTuple):
@@ -30,7 +29,7 @@ class PrincipalComponents(NamedTuple):
   rank: Array
 
 
-@analysis
+@full_precision
 def noise_covariance(samples: ArrayLike, *, ddof: int = 0) -> Array:
   r"""Computes the covariance of samples, `[size, size]`.
 
@@ -52,20 +51,20 @@ def noise_covariance(samples: ArrayLike, *, ddof: int = 0) -> Array:
   return gram(centred) / count
 
 
-@analysis
+@full_precision
 def principal_components(
   samples: ArrayLike, *, num_components: int | None = None, ddof: int = 0, tol: float | None = None
 ) -> PrincipalComponents:
   """Computes eigenpairs of the covariance of samples, by the smaller of the two Gram matrices.
 
-  Beware of bias: unless there are many more samples than parameters, the large eigenvalues come out too large
+  Unless there are many more samples than parameters, the eigenvalues are biased: the large ones are too large
   and the small ones much too small. So the slope of a fit through them changes with the number of samples.
-  `projected_variance` along directions that were found without the samples, and
-  `per_example_noise_covariance`, have no such bias.
+  `per_example_noise_covariance`, and `projected_variance` along directions that do not depend on the samples,
+  have no such bias.
 
   Args:
     samples, ddof: as in `noise_covariance`.
-    num_components: number of pairs; by default and at most `min(number of samples - 1, size)`.
+    num_components: how many pairs to compute; by default and at most `min(number of samples - 1, size)`.
     tol: variances up to `tol` times the largest count as 0; by default 10 times the square root of the number
       of samples times the dtype's rounding error.
 
@@ -74,8 +73,8 @@ def principal_components(
     `mean` `[size]`; `rank`, the number of variances above the tolerance. From `rank` on, both are zeros.
 
   Example:
-    >>> found = principal_components(jnp.array([[3.0, 0.0], [-3.0, 0.0], [0.0, 0.0]]))
-    >>> found.variances, int(found.rank)
+    >>> components = principal_components(jnp.array([[3.0, 0.0], [-3.0, 0.0], [0.0, 0.0]]))
+    >>> components.variances, int(components.rank)
     (Array([6., 0.], dtype=float32), 1)
 
   References:
@@ -108,14 +107,14 @@ def _principal(number, centred, mean, count, tol):
   return PrincipalComponents(jnp.where(kept, values, 0), directions, mean, kept.sum())
 
 
-@analysis
-def projected_variance(samples: ArrayLike | LazySamples, directions: ArrayLike, *, ddof: int = 0) -> Array:
+@full_precision
+def projected_variance(samples: ArrayLike, directions: ArrayLike, *, ddof: int = 0) -> Array:
   r"""Computes the variance of samples along directions, without building their covariance.
 
   .. math:: \mathrm{Var}(v^\top S) = \frac1N \sum_j (v^\top \theta_j - \mu)^2 = v^\top \Sigma v
 
   Args:
-    samples: `[num, size]`, not copied; or from `sample_gradients(..., lazy=True)`, never together in memory.
+    samples: `[num, size]`, which are not copied.
     directions: `[k, size]`, one direction per row.
     ddof: as in `noise_covariance`.
 
@@ -129,9 +128,6 @@ def projected_variance(samples: ArrayLike | LazySamples, directions: ArrayLike, 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, definition 3.
   """
-  if isinstance(samples, LazySamples):
-    _check_shape((samples.num_samples, samples.size), ddof)
-    return _lazy_variance(samples, check_directions(directions, samples.size), samples.num_samples - ddof)
   samples = check_wide(samples, "samples")
   _check_shape(samples.shape, ddof)
   return _variance(samples, check_directions(directions, samples.shape[1]), len(samples) - ddof)
@@ -139,28 +135,12 @@ def projected_variance(samples: ArrayLike | LazySamples, directions: ArrayLike, 
 
 @jax.jit
 def _variance(samples, directions, count):
-  mean = samples.mean(axis=0)
-  square = lambda rows: jnp.sum(((rows - mean[None]) @ directions.T) ** 2, axis=0)
-  return sum_of_rows(square, 64, jnp.zeros(len(directions), samples.dtype), samples) / count
+  mean, dtype = samples.mean(axis=0), jnp.result_type(samples, directions)
 
+  def squares(rows: Array) -> Array:
+    return jnp.sum(((rows - mean[None]) @ directions.T) ** 2, axis=0)
 
-@jax.jit
-def _lazy_variance(samples, directions, count):
-  directions = directions.astype(jnp.promote_types(directions.dtype, samples.dtype))
-
-  def step(carry, sample):
-    number, first, mean, squares = carry
-    # Relative to the first sample, because positions may be far from 0; then Welford's recurrence.
-    first = jnp.where(number == 0, sample, first)
-    # A reduction adds in pairs; a product with a vector adds one entry after the other.
-    along = (directions * (sample - first)[None]).sum(axis=1)
-    away = along - mean
-    mean = mean + away / (number + 1)
-    return number + 1, first, mean, add(squares, away * (along - mean))
-
-  zeros = jnp.zeros(len(directions), directions.dtype)
-  start = (jnp.int32(0), jnp.zeros(samples.size, directions.dtype), zeros, compensated(zeros))
-  return total(samples.fold(step, start)[3]) / count
+  return sum_of_rows(squares, 64, jnp.zeros(len(directions), dtype), samples) / count
 
 
 def _centred(samples: ArrayLike, ddof: int) -> tuple[Array, Array, int]:
@@ -183,12 +163,12 @@ class Alignment(NamedTuple):
   ratio: Array
 
 
-@analysis
+@full_precision
 def hessian_variance_alignment(
-  hessian: Array | DenseBlock | Matvec,
-  covariance: ArrayLike | DenseBlock | None = None,
+  hessian: Array | Matvec,
+  covariance: ArrayLike | None = None,
   *,
-  samples: ArrayLike | LazySamples | None = None,
+  samples: ArrayLike | None = None,
   hessian_trace: ArrayLike | None = None,
 ) -> Alignment:
   r"""Computes how much more curvature the noise meets than isotropic noise of the same size.
@@ -196,11 +176,11 @@ def hessian_variance_alignment(
   .. math:: T = \mathrm{Tr}(H \Sigma), \qquad \bar T = \mathrm{Tr}(H) \, \mathrm{Tr}(\Sigma) / D
 
   Args:
-    hessian: a matrix `[size, size]`, a `DenseBlock`, or with `samples` any function that multiplies by it,
-      such as a `Curvature`.
-    covariance: `[size, size]`, or a `DenseBlock` if `hessian` is one.
+    hessian: a matrix `[size, size]`, or with `samples` any function that multiplies a vector by it, such as a
+      `Curvature`.
+    covariance: `[size, size]`.
     samples: as in `projected_variance`, instead of a covariance, which is then never built.
-    hessian_trace: the trace, needed if `hessian` is an operator; see `operator_trace`.
+    hessian_trace: the trace, needed if `hessian` is a function; see `operator_trace`.
 
   Returns:
     A NamedTuple: `trace`, which is `T`; `isotropic`, :math:`\bar T`; and `ratio`, the first over the second,
@@ -215,99 +195,58 @@ def hessian_variance_alignment(
     Zhu et al., `The Anisotropic Noise in Stochastic Gradient Descent`, 2019.
   """
   if (covariance is None) == (samples is None):
-    raise ValueError("one of covariance and samples must be given, not both and not neither")
-  if isinstance(hessian, DenseBlock) != isinstance(covariance, DenseBlock) and samples is None:
-    raise ValueError(
-      "hessian and covariance must both be DenseBlock or both matrices; call matrix() on the block"
-    )
-  if isinstance(hessian, DenseBlock) and isinstance(covariance, DenseBlock):
-    return _alignment(hessian.inner(covariance), hessian.trace(), covariance.trace(), hessian.size)
-  if isinstance(hessian, DenseBlock):
-    hessian = hessian.matrix()
+    raise ValueError("exactly one of covariance and samples must be given")
   is_matrix = isinstance(hessian, jax.Array) or hasattr(hessian, "__array__")
   if not is_matrix and (samples is None or hessian_trace is None):
-    raise ValueError("samples and hessian_trace must be given when hessian is an operator")
-  if is_matrix and hessian_trace is None:
-    hessian_trace = jnp.trace(jnp.asarray(hessian))
-  if samples is None:
-    covariance = check_wide(covariance, "covariance")  # type: ignore[arg-type]
-    hessian = jnp.asarray(hessian)
-    if hessian.ndim != 2 or hessian.shape != covariance.shape:
+    raise ValueError("samples and hessian_trace must be given when hessian is a function")
+  matrix: Any = jnp.asarray(hessian) if is_matrix else None
+  if hessian_trace is None:
+    hessian_trace = jnp.trace(matrix)
+  if covariance is not None:
+    covariance = check_wide(covariance, "covariance")
+    if matrix.ndim != 2 or matrix.shape != covariance.shape:
       raise ValueError(
-        f"hessian and covariance must have one shape [size, size], got {hessian.shape} and {covariance.shape}"
+        f"hessian and covariance must have one shape [size, size], got {matrix.shape} and {covariance.shape}"
       )
-    trace, size = jnp.sum(hessian * covariance), hessian.shape[0]
-    return _alignment(trace, jnp.asarray(hessian_trace), jnp.trace(covariance), size)
-  if not isinstance(samples, LazySamples):
-    samples = check_wide(samples, "samples")
-  shape = (samples.num_samples, samples.size) if isinstance(samples, LazySamples) else samples.shape
-  if len(shape) != 2 or (is_matrix and jnp.asarray(hessian).shape != (shape[1],) * 2):
-    raise ValueError(f"samples must be [num, size] with the size of hessian, got {shape}")
-  if isinstance(hessian, Streamed):
-    moments = _moments_on_host(hessian, samples)
+    trace = jnp.sum(matrix * covariance)
+    return _alignment(trace, jnp.asarray(hessian_trace), jnp.trace(covariance), len(matrix))
+  samples = check_wide(samples, "samples")  # type: ignore[arg-type]
+  if samples.ndim != 2 or (is_matrix and matrix.shape != (samples.shape[1],) * 2):
+    raise ValueError(f"samples must be [num, size] with the size of hessian, got {samples.shape}")
+  if is_matrix:
+    curved, squares = _matrix_moments(matrix, samples)
   else:
-    operator: Any = hessian
-    moments = _moments(jnp.asarray(operator) if is_matrix else as_pytree(operator), samples)
-  trace, noise = (moment / shape[0] for moment in moments)
-  return _alignment(trace, jnp.asarray(hessian_trace), noise, shape[1])
+    operator = as_operator(hessian, getattr(hessian, "like", samples[0]))
+    curved, squares = operator.run(_moments, (), samples)
+  number, size = samples.shape
+  return _alignment(curved / number, jnp.asarray(hessian_trace), squares / number, size)
 
 
 @jax.jit
-def _moments(hessian, samples):
-  """The sums of `g' H g` and `g' g` over centred samples."""
-  matrix = hessian
-  if isinstance(matrix, jax.Array):
-    hessian = lambda v: v @ matrix
-  if isinstance(samples, LazySamples):
-    zeros = jnp.zeros(samples.size, samples.dtype)
-    start = (jnp.int32(0), zeros, zeros, jax.eval_shape(lambda v: v @ hessian(v), zeros), zeros[0])
-    start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), start)
-    start = (*start[:3], *map(compensated, start[3:]))
-    number, _, mean, curved, square = samples.fold(lambda c, sample: _add_sample(c, sample, hessian), start)
-    return total(curved) - number * (mean @ hessian(mean)), total(square) - number * (mean @ mean)
+def _matrix_moments(matrix, samples):
+  """Sums `g' H g` and `g' g` over centred samples, with one matrix product per block of samples."""
   mean = samples.mean(axis=0)
 
-  def both(rows):
+  def moments(rows: Array) -> Array:
     centred = rows - mean[None]
-    products = centred @ matrix if isinstance(matrix, jax.Array) else jax.lax.map(hessian, centred)
-    return jnp.stack([jnp.sum(centred * products), jnp.sum(centred**2)])
+    return jnp.stack([jnp.sum(centred * (centred @ matrix)), jnp.sum(centred**2)])
 
-  return sum_of_rows(both, 16, jnp.zeros(2, samples.dtype), samples)
-
-
-def _add_sample(carry, sample, hessian):
-  # Relative to the first sample, because positions may be far from 0.
-  number, first, mean, curved, square = carry
-  first = jnp.where(number == 0, sample, first)
-  away = sample - first
-  mean = mean + (away - mean) / (number + 1)
-  return number + 1, first, mean, add(curved, away @ hessian(away)), add(square, away @ away)
+  return sum_of_rows(moments, 16, jnp.zeros(2, jnp.result_type(matrix, samples)), samples)
 
 
-def _moments_on_host(hessian, samples):
-  # Python's floats keep the digits of float64.
-  count, mean, curved, square = 0, 0.0, 0.0, 0.0
-  rows = _rows(samples)
-  first = next(rows)
-  for sample in itertools.chain([first], rows):
-    count, away = count + 1, sample - first
-    mean = mean + (away - mean) / count
-    curved, square = curved + float(away @ hessian(away)), square + float(away @ away)
-  return curved - count * (mean @ hessian(mean)), square - count * (mean @ mean)  # type: ignore[operator]
+def _moments(operator: LinearOperator, samples: Array) -> tuple[Array, Array]:
+  """Sums `g' H g` and `g' g` over centred samples, one after another."""
+  mean, dtype = samples.mean(axis=0), operator.like[0].dtype
 
+  def add_sample(number: Array | int, sums: Sums) -> Sums:
+    row = jax.lax.dynamic_index_in_dim(samples, number, keepdims=False)  # indexing may copy more rows
+    centred = ((row - mean).astype(dtype),)
+    curved, squares = sums
+    return add(curved, inner(centred, operator(centred))), add(squares, inner(centred, centred))
 
-def _rows(samples):
-  if not isinstance(samples, LazySamples):
-    # Iterating over a JAX array would copy a hundred rows at once.
-    yield from (jax.lax.dynamic_index_in_dim(samples, n, keepdims=False) for n in range(len(samples)))
-    return
-  state = samples.state
-  for number in range(samples.num_samples):
-    state, sample = _next(samples, state, number)
-    yield sample
-
-
-_next = jax.jit(lambda samples, state, number: samples.next(state, number))
+  zero = jnp.zeros((), dtype)
+  sums = operator.for_each(0, len(samples), add_sample, (compensated(zero), compensated(zero)))
+  return total(sums[0]), total(sums[1])
 
 
 def _alignment(trace: Array, curvature: Array, noise: Array, size: int) -> Alignment:

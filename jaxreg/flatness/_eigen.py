@@ -1,31 +1,43 @@
-"""Eigenpairs and spectral density of a curvature, and products with its inverse.
-
-matfree's Lanczos does not restart when the Krylov space is exhausted, as by dead units: for a matrix of rank
-3 it returns values far above the largest eigenvalue, and for the identity NaN. So this one is our own.
-"""
+"""Eigenpairs and spectral density of a curvature, and products with its inverse."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.scipy.sparse.linalg import cg
-from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_count, check_key, check_range, check_wide
-from jaxreg.flatness._batches import Streamed, iterate, replicated
-from jaxreg.flatness._common import analysis, as_pytree
-from jaxreg.flatness._subset import check_no_tree
-from jaxreg.flatness._trace import Matvec, as_operator, check_samples
+from jaxreg.flatness._common import full_precision
+from jaxreg.flatness._products import LinearOperator, Matvec, as_operator, product_rounding
+from jaxreg.flatness._subset import as_vector, check_no_tree
+from jaxreg.flatness._trace import check_samples
+from jaxreg.flatness._vectors import (
+  Basis,
+  Vector,
+  branch,
+  combined,
+  draw,
+  inner,
+  is_split,
+  norm,
+  orthogonalized,
+  plus,
+  recombined,
+  scaled,
+  store,
+  unit,
+  unstacked,
+)
 from jaxreg.typing import Array, Key
+
+NOT_FINITE = "matvec must return finite values, got NaN or infinity"
 
 
 class EigenPairs(NamedTuple):
@@ -45,7 +57,7 @@ class SpectralDensity(NamedTuple):
   standard_error: Array
 
 
-@analysis
+@full_precision
 def top_eigenpairs(
   matvec: Matvec,
   like: ArrayLike | None = None,
@@ -66,16 +78,16 @@ def top_eigenpairs(
       function.
     like: `[size]`, an array with the shape and dtype of a vector; by default `matvec.like`.
     key: draws the start vector.
-    num_pairs: number of pairs.
+    num_pairs: how many pairs to compute.
     num_steps: number of products, and of stored vectors; by default `3 num_pairs + 20`.
     which: `largest` and `smallest` by sign, `magnitude` by absolute value.
     tol: tolerance for `converged`, relative to the largest absolute eigenvalue.
     check: whether to test, by three more products, that the operator is deterministic and symmetric.
-    v0: `[size]` or `[k, size]`, a warm start, such as the eigenvectors of an earlier checkpoint. A hundredth
-      of a random vector is added, so that no eigenvector is out of reach.
-    until_converged: whether to end before `num_steps` when the residual of each pair is at most `tol` times
-      its own eigenvalue; of a `Curvature` without `v0` only. The second copy of an eigenvalue that occurs
-      twice takes more products and may be missed.
+    v0: `[size]` or `[k, size]`, a warm start, such as the eigenvectors of an earlier checkpoint. A random
+      vector, scaled to a hundredth, is added, so that every eigenvector can be found.
+    until_converged: whether to end before `num_steps`, as soon as the residual of each pair is at most `tol`
+      times its own eigenvalue. It is for a `Curvature` without `v0` only. Of an eigenvalue that occurs twice,
+      the second copy takes more products and may be missed.
 
   Returns:
     A NamedTuple, in the requested order: `values` `[k]`; `vectors` `[k, size]`, orthonormal rows; `residuals`
@@ -83,39 +95,33 @@ def top_eigenpairs(
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0, 3.0]) * v
-    >>> found = top_eigenpairs(matvec, jnp.zeros(3), key=jax.random.key(0), num_pairs=2)
-    >>> print(*(f"{value:.2f}" for value in found.values))
+    >>> pairs = top_eigenpairs(matvec, jnp.zeros(3), key=jax.random.key(0), num_pairs=2)
+    >>> print(*(f"{value:.2f}" for value in pairs.values))
     5.00 3.00
 
   References:
     Lanczos, `An iteration method for the solution of the eigenvalue problem`, 1950.
   """
-  matvec, like, rounding = as_operator(matvec, like)
-  steps = steps_of(like.size, key, num_pairs, num_steps, which)
-  start_key, check_key_ = jax.random.split(key)
-  start = jax.random.normal(start_key, like.shape, like.dtype)
-  if until_converged and not isinstance(matvec, Streamed):
-    raise ValueError(
-      "until_converged must be False unless matvec is a Curvature: compiled products do not end"
-    )
+  operator = as_operator(matvec, like)
+  (flat,) = operator.like
+  steps = check_steps(flat.size, key, num_pairs, num_steps, which)
   if until_converged and v0 is not None:
     # Such a start may hide a larger eigenvalue until its own pairs have converged.
     raise ValueError("until_converged must be False with v0, got True")
+  start_key, other_key = jax.random.split(key)
+  start = draw(jax.random.normal, start_key, operator.like)
   if v0 is not None:
-    start = _warm(v0, start)
-  other = jax.random.normal(check_key_, like.shape, like.dtype) if check else None
-  if isinstance(matvec, Streamed):
-    enough = _Converged(num_pairs, which, tol) if until_converged else None
-    pairs, products = _ritz_of(steps, num_pairs, which, tol, matvec, start, other, enough)
-  else:
-    pairs, products = _ritz(steps, num_pairs, which, tol, matvec, start, other)
+    start = (_warm_start(v0, start[0]),)
+  other = draw(jax.random.normal, other_key, operator.like) if check else None
+  static = (steps, num_pairs, which, until_converged)
+  (values, (vectors,), residuals, converged), products = operator.run(_eigenpairs, static, tol, start, other)
   if other is not None and products is not None:
-    _check_products(rounding, start, other, *products)
-  return pairs
+    _check_products(product_rounding(matvec, like), start, other, *products)
+  return EigenPairs(values, vectors, residuals, converged)
 
 
-def steps_of(size: int, key: Key, num_pairs: int, num_steps: int | None, which: str) -> int:
-  """The number of products, by default `3 num_pairs + 20`; checks the arguments."""
+def check_steps(size: int, key: Key, num_pairs: int, num_steps: int | None, which: str) -> int:
+  """Checks the arguments, and returns the number of products, by default `3 num_pairs + 20`."""
   check_key(key)
   check_count(num_pairs, "num_pairs")
   check_choice(which, "which", ("largest", "smallest", "magnitude"))
@@ -128,8 +134,8 @@ def steps_of(size: int, key: Key, num_pairs: int, num_steps: int | None, which: 
   return steps
 
 
-def _warm(v0: ArrayLike, random: Array) -> Array:
-  """A start vector from `v0`, `[size]` or `[k, size]`, with a hundredth of a random vector."""
+def _warm_start(v0: ArrayLike, random: Array) -> Array:
+  """Returns a start vector from `v0`, `[size]` or `[k, size]`, with a hundredth of a random vector."""
   size = random.size
   check_no_tree(v0, "v0", f"[{size}] or [k, {size}]", "flat")
   v0 = check_wide(v0, "v0")
@@ -142,67 +148,228 @@ def _warm(v0: ArrayLike, random: Array) -> Array:
   return (whole / length + 0.01 * (random / jnp.linalg.norm(random))).astype(random.dtype)
 
 
-def _ritz_of(steps, num, which, tol, matvec, start, other, enough=None):
+def _eigenpairs(operator, steps, num_pairs, which, until_converged, tol, start, other):
   # The products to check are in this program, so their shared part is computed once. An operator that changes
   # from call to call also changes during tracing, so the check finds it.
-  products = None if other is None else (matvec(start), matvec(start), matvec(other))
-
-  basis, tridiagonal, residual = _lanczos(steps, matvec, start, enough)
-  found = enough and enough.found
-  values, vectors, residuals, converged = found or _chosen(num, which, tol, tridiagonal, residual, jnp)
-  ritz = vectors.T @ basis
-  if ritz.shape[1] > start.size:  # a sharded basis has padding
-    ritz = ritz[:, : start.size]
-  return EigenPairs(values, ritz, residuals, converged), products
+  products = None if other is None else (operator(start), operator(start), operator(other))
+  enough = Converged(num_pairs, which, tol) if until_converged else None
+  state, count = lanczos(operator, start, steps, enough=enough)
+  if enough is not None and enough.count is not None:
+    count = enough.count
+  values, vectors, residuals, converged = ritz_pairs(state, count, num_pairs, which, tol)
+  return (values, tuple(combined(rows, vectors) for rows in state.basis), residuals, converged), products
 
 
-_ritz = jax.jit(_ritz_of, static_argnums=(0, 1, 2))
+def eigenpairs_in_memory(
+  operator: LinearOperator,
+  *,
+  key: Key,
+  num_pairs: int = 1,
+  num_steps: int | None = None,
+  which: str = "largest",
+  tol: float = 1e-3,
+  max_bytes: int | None = None,
+) -> tuple[Array, list[Vector], Array, Array]:
+  """Computes eigenpairs by Lanczos with thick restarts, such that all vectors together fit in `max_bytes`.
+
+  `Curvature.top_eigenpairs` explains it. Returns values, vectors, residuals and whether they have converged.
+  """
+  like = operator.like
+  steps = check_steps(sum(x.size for x in like), key, num_pairs, num_steps, which)
+  rows = steps if max_bytes is None else _affordable_rows(like, num_pairs, steps, max_bytes)
+  kept = _num_kept(num_pairs, rows)
+  state, count = lanczos(
+    operator, draw(jax.random.normal, key, like), steps, rows=rows, kept=kept, which=which
+  )
+  values, coefficients, residuals, converged = ritz_pairs(state, count, num_pairs, which, tol)
+  basis = list(state.basis)
+  del state
+  vectors = _pop_combined(basis, coefficients, like)
+  return values, vectors, residuals, converged
 
 
-def _chosen(num, which, tol, tridiagonal, residual, numpy):
-  """Values, vectors in the basis, residuals and whether they are small, of the first `num` Ritz pairs."""
-  values, vectors = numpy.linalg.eigh(tridiagonal)
-  chosen = ranked(values, which, numpy)[:num]
+def _num_kept(num_pairs: int, rows: int) -> int:
+  """Returns how many of the best Ritz vectors span the space after a restart."""
+  return num_pairs + (rows - num_pairs) // 2
+
+
+def _affordable_rows(like: Vector, num_pairs: int, steps: int, max_bytes: int) -> int:
+  """Returns the largest number of vectors in the basis that fits in `max_bytes`."""
+  check_count(max_bytes, "max_bytes")
+  sizes = [x.nbytes for x in like]
+  whole, largest = sum(sizes), max(sizes)
+
+  def needed(rows: int) -> int:
+    # In addition to the basis: a vector and the two parts of the running sum of its product; in a restart,
+    # the next vector and one array of the new basis.
+    return rows * whole + max(3 * whole, whole + _num_kept(num_pairs, rows) * largest)
+
+  fewest = min(num_pairs + 2, steps)
+  if needed(fewest) > max_bytes:
+    raise ValueError(f"max_bytes must be at least {needed(fewest)} for {fewest} vectors, got {max_bytes}")
+  return max(rows for rows in range(fewest, steps + 1) if needed(rows) <= max_bytes)
+
+
+def _pop_combined(basis: list[Array], coefficients: Array, like: Vector) -> list[Vector]:
+  """Computes combinations of the rows of the basis, `[rows, k]`; each array of the basis is freed in turn."""
+  parts: list[Vector] = []
+  for x in like:
+    rows = unstacked(combined(basis.pop(0), coefficients))
+    parts.append(jax.device_put(rows, x.sharding) if is_split([x]) else rows)
+  return list(zip(*parts, strict=True))
+
+
+class Lanczos(NamedTuple):
+  """The state of the Lanczos iteration."""
+
+  basis: Basis  # orthonormal rows
+  matrix: Array  # the operator in the basis, `[rows, rows]`
+  lengths: Array  # the norm of the residual after each product, 0 if the space was exhausted
+  vector: Vector  # the next row of the basis
+  scale: Array  # the largest norm of a product
+  number: Array  # the number of products
+
+
+def lanczos(
+  operator: LinearOperator,
+  start: Vector,
+  steps: int,
+  *,
+  enough: Converged | None = None,
+  rows: int | None = None,
+  kept: int = 1,
+  which: str = "largest",
+) -> tuple[Lanczos, int]:
+  """Runs Lanczos with full reorthogonalisation, and returns its state and the number of rows in the basis.
+
+  With low rank or repeated eigenvalues the iteration may exhaust the space that `start` reaches. The residual
+  is then rounding error, not orthogonal to the basis, so the iteration goes on in a random direction. If the
+  basis has fewer `rows` than `steps`, the best `kept` Ritz vectors replace it when it is full.
+  """
+  rows = steps if rows is None else rows
+  basis = operator.zero_rows(rows)
+  size, dtype = basis[0].shape[0], jnp.result_type(*start)
+  zero = jnp.zeros((), dtype)
+  state = Lanczos(
+    basis, jnp.zeros((size, size), dtype), jnp.zeros(size, dtype), unit(start), zero, jnp.int32(0)
+  )
+  del start
+  states, first = [state], 0
+  del state
+  while True:
+    stop = min(rows, first + steps)
+    # Popped, so that memory does not hold the vector of an old state during the loop.
+    state = operator.for_each(first, stop, partial(_advance, operator), states.pop(), enough)
+    steps -= stop - first
+    if not steps:
+      return state, stop
+    states.append(_restarted(state, kept, which))
+    del state
+    first = kept
+
+
+def _advance(operator: LinearOperator, row: Array | int, state: Lanczos) -> Lanczos:
+  """Adds the next vector to the basis, multiplies it, and makes the product orthogonal to the basis."""
+  product = operator(state.vector)
+  product_norm = norm(product)
+  basis = store(state.basis, state.vector, row)
+  left, along = orthogonalized(basis, product)
+  left, correction = orthogonalized(basis, left)
+  state, exhausted, length = _recorded(
+    state._replace(basis=(), vector=()), row, along + correction, product_norm, left
+  )
+
+  def random_vector() -> Vector:
+    key = jax.random.fold_in(jax.random.key(0), state.number)
+    random = orthogonalized(basis, draw(jax.random.normal, key, left))[0]
+    return unit(orthogonalized(basis, unit(random))[0])
+
+  def residual() -> Vector:
+    return scaled(left, 1 / length)
+
+  return state._replace(basis=basis, vector=branch(exhausted, random_vector, residual))
+
+
+@jax.jit
+def _recorded(
+  state: Lanczos, row: Array, along: Array, product_norm: Array, left: Vector
+) -> tuple[Lanczos, Array, Array]:
+  """Records a product; also returns whether the space is exhausted, and the norm of the residual."""
+  scale = jnp.maximum(state.scale, product_norm)
+  length = norm(left)
+  exhausted = length <= 10 * jnp.finfo(length.dtype).eps * scale
+  state = state._replace(
+    matrix=state.matrix.at[row].set(along).at[:, row].set(along),
+    lengths=state.lengths.at[row].set(jnp.where(exhausted, 0, length)),
+    scale=scale,
+    number=state.number + 1,
+  )
+  return state, exhausted, length
+
+
+def _restarted(state: Lanczos, kept: int, which: str) -> Lanczos:
+  """Replaces the full basis by its best Ritz vectors."""
+  values, vectors = np.linalg.eigh(state.matrix)
+  best = ranking(values, which, np)[:kept]
+  basis = tuple(recombined(rows, jnp.asarray(vectors[:, best])) for rows in state.basis)
+  matrix = np.zeros_like(state.matrix)
+  matrix[np.arange(kept), np.arange(kept)] = values[best]
+  return state._replace(basis=basis, matrix=jnp.asarray(matrix), lengths=jnp.zeros_like(state.lengths))
+
+
+def ritz_pairs(
+  state: Lanczos, count: int, num_pairs: int, which: str, tol: float
+) -> tuple[Array, Array, Array, Array]:
+  """Computes values, coordinates `[rows, num_pairs]` and residuals of the best pairs, and which converged.
+
+  Outside of compiled code it uses NumPy, because JAX would compile a program for each `count`.
+  """
+  numpy: Any = jnp if isinstance(state.matrix, Tracer) else np
+  matrix = numpy.asarray(state.matrix)[:count, :count]
+  if numpy is np and not np.isfinite(matrix).all():
+    raise ValueError(NOT_FINITE)
+  values, vectors = numpy.linalg.eigh(matrix)
+  best = ranking(values, which, numpy)[:num_pairs]
   # The whole residual is in the last vector of the recurrence, so no further products are needed.
-  residuals = residual * numpy.abs(vectors[-1, chosen])
-  return values[chosen], vectors[:, chosen], residuals, residuals <= tol * numpy.abs(values).max()
+  residuals = numpy.asarray(state.lengths)[count - 1] * numpy.abs(vectors[-1, best])
+  converged = residuals <= tol * numpy.abs(values).max()
+  unused = numpy.zeros((len(state.lengths) - count, num_pairs), vectors.dtype)
+  coordinates = numpy.concatenate([vectors[:, best], unused])
+  return tuple(map(jnp.asarray, (values[best], coordinates, residuals, converged)))  # type: ignore[return-value]
 
 
-def ranked(values, which, numpy):
-  """The places of the values in the order that `which` says."""
+def ranking(values: Any, which: str, numpy: Any) -> Any:
+  """Returns the indices of the values in the order that `which` says."""
   rank = {"largest": -values, "smallest": values, "magnitude": -numpy.abs(values)}[which]
   return numpy.argsort(rank)
 
 
 @dataclasses.dataclass
-class _Converged:
-  """Whether the first `num` pairs have converged after `taken` products; if so, `found` has them.
+class Converged:
+  """Whether the best pairs have converged; if so, `count` is the number of products.
 
-  It computes in NumPy, because JAX would compile a program for each number of products. It says no after the
-  recurrence has exhausted a space, which may lack a larger eigenvalue, and for numbers that are not finite.
+  It is false after the iteration has exhausted a space, which may lack a larger eigenvalue, and for numbers
+  that are not finite.
   """
 
-  num: int
+  num_pairs: int
   which: str
   tol: float
-  found: tuple[Array, ...] | None = None
+  count: int | None = None
 
-  def __call__(self, taken: int, state: tuple[Array, ...]) -> bool:
-    basis, diagonal, beside = state[:3]
-    within, below = np.asarray(diagonal)[:taken], np.asarray(beside)[:taken]
-    if taken < self.num or not below.all() or not np.isfinite([within, below]).all():
+  def __call__(self, row: int, state: Lanczos) -> bool:
+    count = row + 1
+    lengths = np.asarray(state.lengths)[:count]
+    if count < self.num_pairs or not lengths.all() or not np.isfinite(state.matrix).all():
       return False
-    tridiagonal = np.diag(within) + np.diag(below[:-1], 1) + np.diag(below[:-1], -1)
-    chosen = _chosen(self.num, self.which, self.tol, tridiagonal, below[-1], np)
-    values, vectors, residuals, converged = chosen
-    if (residuals > self.tol * np.abs(values)).any():
+    values, _, residuals, _ = ritz_pairs(state, count, self.num_pairs, self.which, self.tol)
+    if (residuals > self.tol * jnp.abs(values)).any() or not np.isfinite(lengths).all():
       return False
-    rest = np.zeros((len(basis) - taken, self.num), vectors.dtype)  # the basis has no vectors there yet
-    self.found = tuple(map(jnp.asarray, (values, np.concatenate([vectors, rest]), residuals, converged)))
+    self.count = count
     return True
 
 
-@analysis
+@full_precision
 def spectral_density(
   matvec: Matvec,
   like: ArrayLike | None = None,
@@ -236,26 +403,26 @@ def spectral_density(
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0]) * v
-    >>> found = spectral_density(matvec, jnp.zeros(2), key=jax.random.key(0), num_steps=2)
-    >>> (found.density.sum() * (found.grid[1] - found.grid[0])).round(2)
+    >>> result = spectral_density(matvec, jnp.zeros(2), key=jax.random.key(0), num_steps=2)
+    >>> (result.density.sum() * (result.grid[1] - result.grid[0])).round(2)
     Array(1., dtype=float32)
 
   References:
     Ghorbani, Krishnan and Xiao, `An Investigation into Neural Net Optimization via Hessian Eigenvalue
     Density`, 2019, section 2.
   """
-  matvec, like, rounding = as_operator(matvec, like)
+  operator = as_operator(matvec, like)
   check_count(points, "points")
   check_range(width, "width", low=0, open_low=True)
-  nodes, weights, checked = quadrature(num_samples, num_steps, matvec, like, key)
-  _check_products(rounding, *checked)
+  nodes, weights, products = quadrature(operator, num_samples, num_steps, key)
+  _check_products(product_rounding(matvec, like), *products)
   return smoothed(nodes, weights, width, grid, points)
 
 
 def smoothed(
   nodes: Array, weights: Array, width: float, grid: ArrayLike | None, points: int
 ) -> SpectralDensity:
-  """The density of weighted Ritz values `[num_samples, num_steps]`, as `spectral_density` explains it."""
+  """Computes the density of weighted Ritz values `[num_samples, num_steps]` as in `spectral_density`."""
   low, high = nodes.min(), nodes.max()
   # Equal eigenvalues have no range; then their size gives the scale.
   spread = jnp.where(high > low, high - low, jnp.maximum(jnp.abs(high), 1e-12))
@@ -265,107 +432,54 @@ def smoothed(
   grid = check_wide(grid, "grid")
   if grid.ndim != 1 or not grid.size:
     raise ValueError(f"grid must be [points], at least one, got shape {grid.shape}")
-  scaled = (grid[:, None] - nodes.reshape(1, -1)) / sigma
-  kernel = (jnp.exp(-0.5 * scaled**2) / (sigma * jnp.sqrt(2 * jnp.pi))).reshape(grid.size, *nodes.shape)
-  each = (kernel * weights[None]).sum(axis=-1)
-  return SpectralDensity(grid, each.mean(axis=1), each.std(axis=1, ddof=1) / math.sqrt(len(nodes)))
+  distance = (grid[:, None] - nodes.reshape(1, -1)) / sigma
+  kernel = (jnp.exp(-0.5 * distance**2) / (sigma * jnp.sqrt(2 * jnp.pi))).reshape(grid.size, *nodes.shape)
+  densities = (kernel * weights[None]).sum(axis=-1)
+  return SpectralDensity(grid, densities.mean(axis=1), densities.std(axis=1, ddof=1) / math.sqrt(len(nodes)))
 
 
-def quadrature(num_samples: int, num_steps: int, matvec: Matvec, like: Array, key: Key) -> Any:
-  """Ritz values and their weights `[num_samples, num_steps]`, and products to check."""
+def quadrature(
+  operator: LinearOperator, num_samples: int, num_steps: int, key: Key
+) -> tuple[Array, Array, tuple[Vector, ...]]:
+  """Computes Ritz values and their weights, `[num_samples, num_steps]` each, and products to check."""
   check_key(key)
   check_samples(num_samples)
   check_count(num_steps, "num_steps")
-  if num_steps > like.size:
-    raise ValueError(f"num_steps must be at most the size {like.size}, got {num_steps}")
-  compute = _quadrature_of if isinstance(matvec, Streamed) else _quadrature
-  return compute(num_samples, num_steps, matvec, like, key)
+  size = sum(x.size for x in operator.like)
+  if num_steps > size:
+    raise ValueError(f"num_steps must be at most the size {size}, got {num_steps}")
+  return operator.run(_quadrature, (num_samples, num_steps), key)
 
 
-def _quadrature_of(num_samples, num_steps, matvec, like, key):
-  starts = jax.vmap(lambda key: jax.random.normal(key, like.shape, like.dtype))(
-    jax.random.split(key, num_samples)
-  )
-
-  def probe(start: Array) -> tuple[Array, Array]:
-    _, tridiagonal, _ = _lanczos(num_steps, matvec, start)
-    values, vectors = jnp.linalg.eigh(tridiagonal)
-    return values, vectors[0] ** 2
-
-  u, v = starts[:2]
-  if isinstance(matvec, Streamed):
-    each = [jnp.stack(part) for part in zip(*map(probe, starts), strict=True)]
-  else:
-    each = jax.lax.map(probe, starts)
-  return *each, (u, v, matvec(u), matvec(u), matvec(v))
+def _quadrature(operator, num_samples, num_steps, key):
+  probe_key, *check_keys = jax.random.split(key, 3)
+  u, v = (draw(jax.random.normal, check_key, operator.like) for check_key in check_keys)
+  probe = partial(_nodes_and_weights, operator, num_steps)
+  nodes, weights = operator.map(probe, jax.random.split(probe_key, num_samples))
+  return nodes, weights, (u, v, operator(u), operator(u), operator(v))
 
 
-_quadrature = jax.jit(_quadrature_of, static_argnums=(0, 1))
+def _nodes_and_weights(operator: LinearOperator, num_steps: int, key: Key) -> tuple[Array, Array]:
+  """Computes the Ritz values of a random start, and the squared first entries of their vectors."""
+  state, count = lanczos(operator, draw(jax.random.normal, key, operator.like), num_steps)
+  values, vectors = jnp.linalg.eigh(state.matrix[:count, :count])
+  return values, vectors[0] ** 2
 
 
-def _lanczos(
-  steps: int, matvec: Matvec, start: Array, enough: Callable[[int, Any], bool] | None = None
-) -> tuple[Array, Array, Array]:
-  """Returns the basis `[steps, size]`, the tridiagonal matrix in it, and the norm of the final residual.
-
-  With low rank or repeated eigenvalues the recurrence may exhaust the space that `start` reaches. The
-  residual is then rounding error, not orthogonal to the basis, so the recurrence restarts in a random
-  direction. On a mesh the basis is sharded over all devices, with rows filled up with zeros until they
-  divide.
-  """
-  mesh = matvec.mesh if isinstance(matvec, Streamed) else None
-  sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec(None, mesh.axis_names))
-  width = start.size if mesh is None else -(-start.size // mesh.size) * mesh.size
-  zeros = lambda *shape: jnp.zeros(shape, start.dtype)  # new arrays, because the loop overwrites them
-  basis = jnp.zeros((steps, width), start.dtype, device=sharding)
-  state = (basis, zeros(steps), zeros(steps), start / jnp.linalg.norm(start), zeros())
-  basis, diagonal, beside, _, _ = iterate(matvec, steps, _current, _advance(sharding), state, enough)
-  tridiagonal = jnp.diag(diagonal) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
-  return basis, tridiagonal, beside[-1]
-
-
-_current = lambda number, state: state[3]
-
-
-@functools.lru_cache(maxsize=8)
-def _advance(sharding: NamedSharding | None) -> Callable[..., tuple[Array, ...]]:
-  unit = lambda v: v / jnp.linalg.norm(v)
-
-  def step(number: Array, state: tuple[Array, ...], w: Array) -> tuple[Array, ...]:
-    basis, diagonal, beside, v, scale = state
-    size, spare = v.size, basis.shape[1] - v.size
-    wide = lambda v: jnp.pad(v, (0, spare)) if spare else v
-    away = lambda v: v - ((basis @ wide(v)) @ basis)[:size]
-    basis = basis.at[number].set(wide(v))
-    diagonal = diagonal.at[number].set(v @ w)
-    scale = jnp.maximum(scale, jnp.linalg.norm(w))
-    w = away(away(w))
-    length = jnp.linalg.norm(w)
-    done = length <= 10 * jnp.finfo(v.dtype).eps * scale
-    anew = lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), number), v.shape, v.dtype)
-    v = jax.lax.cond(done, lambda: unit(away(unit(away(anew())))), lambda: w / length)
-    if sharding is not None:
-      basis = jax.lax.with_sharding_constraint(basis, sharding)
-      v = replicated(v, sharding.mesh)  # type: ignore[arg-type]
-    return basis, diagonal, beside.at[number].set(jnp.where(done, 0, length)), v, scale
-
-  return step
-
-
-def _check_products(rounding: float, u: Array, v: Array, first: Array, second: Array, other: Array) -> None:
+def _check_products(
+  rounding: float, u: Vector, v: Vector, first: Vector, second: Vector, other: Vector
+) -> None:
   """Checks `A u` twice and `A v`: a symmetric matrix always passes. Does nothing inside a transformation."""
-  if any(isinstance(x, Tracer) for x in (first, second, other)):
+  if any(isinstance(x, Tracer) for x in (*first, *second, *other)):
     return
-  if not (np.isfinite(first).all() and np.isfinite(other).all()):
-    raise ValueError("matvec must return finite values, got NaN or infinity")
-  if jnp.linalg.norm(first - second) > rounding * jnp.linalg.norm(first):
+  if not all(np.isfinite(x).all() for x in (*first, *other)):
+    raise ValueError(NOT_FINITE)
+  if norm(plus(first, -1, second)) > rounding * norm(first):
     raise ValueError(
       "matvec must give the same product in every call, got two different ones: fix the key of its noise"
     )
-  left, right = float(jnp.vdot(v, first)), float(jnp.vdot(u, other))
-  scale = float(jnp.linalg.norm(v) * jnp.linalg.norm(first)) + float(
-    jnp.linalg.norm(u) * jnp.linalg.norm(other)
-  )
+  left, right = float(inner(v, first)), float(inner(u, other))
+  scale = float(norm(v) * norm(first)) + float(norm(u) * norm(other))
   if abs(left - right) > rounding * scale:
     raise ValueError(f"matvec must be symmetric, got v'Au = {left:g} and u'Av = {right:g}")
 
@@ -378,9 +492,9 @@ class Solution(NamedTuple):
   converged: Array
 
 
-@analysis
+@full_precision
 def damped_solve(
-  matvec: Callable[[Array], Array],
+  matvec: Matvec,
   vector: ArrayLike,
   *,
   damping: float,
@@ -391,19 +505,20 @@ def damped_solve(
 
   Args:
     matvec: `[size] -> [size]`, symmetric, with eigenvalues above `-damping`: a `Curvature`, the result of
-      `gauss_newton` or `fisher`, or any function. A Hessian may need more damping than its least eigenvalue.
+      `gauss_newton` or `fisher`, or any function. The damping of a Hessian must exceed the size of its most
+      negative eigenvalue.
     vector: `b`, `[size]`.
     damping: :math:`\lambda`, at least 0.
     tol: tolerance of the residual relative to `vector`.
-    num_steps: the most iterations.
+    num_steps: the maximum number of iterations.
 
   Returns:
     A NamedTuple: `x` `[size]`; `residual`, the norm of `b - (A + lambda I) x` relative to the norm of `b`;
     `converged`, whether it is at most twice `tol`, which leaves room for rounding.
 
   Example:
-    >>> found = damped_solve(lambda v: jnp.array([1.0, 3.0]) * v, jnp.ones(2), damping=1.0)
-    >>> found.x.round(4), bool(found.converged)
+    >>> solution = damped_solve(lambda v: jnp.array([1.0, 3.0]) * v, jnp.ones(2), damping=1.0)
+    >>> solution.x.round(4), bool(solution.converged)
     (Array([0.5 , 0.25], dtype=float32), True)
 
   References:
@@ -416,28 +531,46 @@ def damped_solve(
   check_range(damping, "damping", low=0)
   check_range(tol, "tol", low=0, open_low=True)
   check_count(num_steps, "num_steps")
-  solve, matvec = (_on_host, matvec) if isinstance(matvec, Streamed) else (_solve, as_pytree(matvec))
-  x, left = solve(matvec, vector, damping, tol, num_steps)
-  residual = jnp.linalg.norm(left) / jnp.maximum(jnp.linalg.norm(vector), jnp.finfo(vector.dtype).tiny)
+  operator = as_operator(matvec, getattr(matvec, "like", vector))
+  b = (as_vector(vector, operator.like[0]),)
+  (x,), residual = operator.run(_conjugate_gradients, (), b, damping, tol, num_steps)
   return Solution(x, residual, residual <= 2 * tol)
 
 
+class CGState(NamedTuple):
+  """The state of the conjugate gradient iteration."""
+
+  x: Vector
+  residual: Vector
+  direction: Vector
+  square: Array  # the squared norm of the residual
+  number: Array
+
+
+def _conjugate_gradients(
+  operator: LinearOperator, b: Vector, damping: Array, tol: Array, num_steps: Array
+) -> tuple[Vector, Array]:
+  """Returns the solution, and the norm of its residual relative to `b`."""
+  square = inner(b, b)
+
+  def goes_on(state: CGState) -> Array:
+    return (state.square > tol**2 * square) & (state.number < num_steps)
+
+  def step(state: CGState) -> CGState:
+    product = plus(operator(state.direction), damping, state.direction)
+    return _cg_step(state, product)
+
+  start = CGState(scaled(b, 0), b, b, square, jnp.int32(0))
+  x = operator.repeat_while(goes_on, step, start).x
+  left = plus(b, -1, plus(operator(x), damping, x))
+  return x, norm(left) / jnp.maximum(jnp.sqrt(square), jnp.finfo(square.dtype).tiny)
+
+
 @jax.jit
-def _solve(matvec, vector, damping, tol, num_steps):
-  damped = lambda v: matvec(v) + damping * v
-  x = cg(damped, vector, tol=tol, maxiter=num_steps)[0]
-  return x, vector - damped(x)
-
-
-def _on_host(matvec, vector, damping, tol, num_steps):
-  # JAX's own cg traces its products.
-  from scipy.sparse.linalg import LinearOperator, cg
-
-  def damped(v):
-    v = jnp.asarray(v, vector.dtype).reshape(-1)
-    return matvec(v) + damping * v
-
-  product = lambda v: np.asarray(damped(v))
-  operator = LinearOperator((vector.size,) * 2, matvec=product, dtype=vector.dtype)  # type: ignore
-  x = jnp.asarray(cg(operator, np.asarray(vector), rtol=tol, maxiter=num_steps)[0], vector.dtype)
-  return x, vector - damped(x)
+def _cg_step(state: CGState, product: Vector) -> CGState:
+  length = state.square / inner(state.direction, product)
+  x = plus(state.x, length, state.direction)
+  residual = plus(state.residual, -length, product)
+  square = inner(residual, residual)
+  direction = plus(residual, square / state.square, state.direction)
+  return CGState(x, residual, direction, square, state.number + 1)

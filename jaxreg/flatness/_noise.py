@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,55 +13,13 @@ import jax.numpy as jnp
 from jaxreg._checks import check_count, check_key, check_loss_fn
 from jaxreg._sharding import partitioned
 from jaxreg._sums import Compensated, add, compensated, gram, total
-from jaxreg.flatness._batches import num_examples
-from jaxreg.flatness._common import analysis, widened
+from jaxreg.flatness._common import full_precision, num_examples, widened
 from jaxreg.flatness._subset import flat_loss, selected, split
 from jaxreg.flatness._trace import check_samples
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
 
-@partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["state", "batch", "key", "first"],
-  meta_fields=["num_samples", "size", "following"],
-)
-@dataclasses.dataclass(frozen=True)
-class LazySamples:
-  """Samples `[num_samples, size]` that are drawn where they are used; a pytree, so jit takes it."""
-
-  state: Any
-  batch: Batch
-  key: Key
-  first: Array | int
-  num_samples: int
-  size: int
-  following: Callable[[Any, Batch, Key], tuple[Any, Array]]
-
-  def __repr__(self) -> str:
-    return f"LazySamples([{self.num_samples}, {self.size}])"
-
-  def next(self, state: Any, number: Array) -> tuple[Any, Array]:
-    """Returns the next state, and the sample of a number `[size]`, in float32 or wider."""
-    state, sample = self.following(state, self.batch, jax.random.fold_in(self.key, self.first + number))
-    return state, widened(sample)
-
-  @property
-  def dtype(self) -> Any:
-    """The dtype of a sample."""
-    return jax.eval_shape(self.next, self.state, 0)[1].dtype
-
-  def fold(self, function: Callable[[Any, Array], Any], carry: Any) -> Any:
-    """Adds one sample after the other to a carry, in compiled code."""
-
-    def step(both: Any, number: Array) -> tuple[Any, None]:
-      state, carry = both
-      state, sample = self.next(state, number)
-      return (state, function(carry, sample)), None
-
-    return jax.lax.scan(step, (self.state, carry), jnp.arange(self.num_samples))[0][1]
-
-
-@analysis
+@full_precision
 def sample_gradients(
   loss_fn: LossFn,
   params: Params,
@@ -73,8 +30,7 @@ def sample_gradients(
   first: int = 0,
   mask: Mask = "*",
   chunk_size: int = 1,
-  lazy: bool = False,
-) -> Any:
+) -> Array:
   r"""Samples gradients at fixed parameters under independent noise: the paper's random gradient data.
 
   .. math:: g_j = \nabla_\theta L(\theta, \eta_j), \qquad j = 1 \dots N
@@ -84,18 +40,15 @@ def sample_gradients(
     key: sample `j` gets `fold_in(key, j)`, so a larger number starts with the same samples.
     num_samples: `N`.
     first: number of the first sample, to split a long series.
-    chunk_size: samples at once; 1 is fastest on a CPU.
-    lazy: whether to leave the drawing, of the same numbers, to `projected_variance` and
-      `hessian_variance_alignment`. They draw one at a time and need the memory of a few vectors.
+    chunk_size: how many samples to compute at a time; 1 is fastest on a CPU.
 
   Returns:
-    `[num_samples, size]`; if `lazy`, an object that stands for it.
+    `[num_samples, size]`.
 
   Example:
     >>> loss = lambda params, batch, *, key: params @ (batch + jax.random.normal(key, (2,)))
-    >>> args, options = (loss, jnp.ones(2), jnp.zeros(2)), {"key": jax.random.key(0), "num_samples": 5}
-    >>> sample_gradients(*args, **options).shape, sample_gradients(*args, **options, lazy=True)
-    ((5, 2), LazySamples([5, 2]))
+    >>> sample_gradients(loss, jnp.ones(2), jnp.zeros(2), key=jax.random.key(0), num_samples=5).shape
+    (5, 2)
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.2.
@@ -104,18 +57,27 @@ def sample_gradients(
   check_loss_fn(loss_fn)
   check_count(num_samples, "num_samples")
   taken, params, batch = selected(params, mask), widened(params), widened(batch)
-  size = split(params, taken).flat.size
-  samples = LazySamples(params, batch, key, first, num_samples, size, _Gradient(loss_fn, taken))
-  return samples if lazy else _drawn(chunk_size, samples)
+  return _gradients(loss_fn, taken, num_samples, chunk_size, params, batch, key, first)
 
 
-@partial(jax.jit, static_argnums=0)
-def _drawn(chunk_size: int, samples: LazySamples) -> Array:
-  one = lambda number: samples.next(samples.state, number)[1]
-  return jax.lax.map(one, jnp.arange(samples.num_samples), batch_size=chunk_size)
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _gradients(loss_fn, mask, num_samples, chunk_size, params, batch, key, first):
+  def sample(number: Array) -> Array:
+    return _gradient(loss_fn, mask, params, batch, jax.random.fold_in(key, first + number))
+
+  return jax.lax.map(sample, jnp.arange(num_samples), batch_size=chunk_size)
 
 
-@analysis
+def _gradient(loss_fn: LossFn, mask: tuple[bool, ...], params: Params, batch: Batch, key: Key) -> Array:
+  flat, loss = flat_loss(loss_fn, params, mask, batch, key)
+  return jax.grad(loss)(flat)
+
+
+def _params(state: Any) -> Params:
+  return state.params
+
+
+@full_precision
 def sample_trajectory(
   step_fn: Callable[..., Any],
   state: Any,
@@ -124,23 +86,20 @@ def sample_trajectory(
   key: Key,
   num_samples: int,
   mask: Mask = "*",
-  params_of: Callable[[Any], Params] = lambda state: state.params,
-  lazy: bool = False,
-) -> tuple[Any, Any]:
-  """Samples parameters after each of some consecutive steps: the paper's random trajectory data.
+  params_of: Callable[[Any], Params] = _params,
+) -> tuple[Any, Array]:
+  """Samples the parameters after each of `num_samples` steps: the paper's random trajectory data.
 
   Args:
     step_fn: `(state, batch, *, key) -> state`.
-    state, batch: the current state of the training, and what each step gets.
+    state, batch: the current state of the training, and the batch of each step.
     key: step `j` gets `fold_in(key, j)`.
     num_samples: number of steps.
     mask: the parameters to keep.
-    params_of: returns the parameters of a state.
-    lazy: as in `sample_gradients`; each use repeats the training.
+    params_of: returns the parameters of a state; by default its attribute `params`.
 
   Returns:
-    The final state, and samples `[num_samples, size]`; if `lazy`, the state as given and an object that
-    stands for the samples. Consecutive steps are correlated, and may drift.
+    The final state, and samples `[num_samples, size]`. Consecutive steps are correlated, and may drift.
 
   Example:
     >>> step = lambda w, batch, *, key: w + batch * jax.random.normal(key, (2,))
@@ -153,65 +112,45 @@ def sample_trajectory(
   """
   check_key(key)
   check_count(num_samples, "num_samples")
-  after = jax.eval_shape(lambda state, key: step_fn(state, batch, key=key), state, key)
+  after = jax.eval_shape(step_fn, state, batch, key=key)
   got, want = jax.tree.structure(after), jax.tree.structure(state)
   if got != want:
     raise ValueError(f"step_fn must return a state with the structure of state, {want}, got {got}")
-  taken = selected(params_of(state), mask)
-  size = split(params_of(state), taken).flat.size
-  samples = LazySamples(state, batch, key, 0, num_samples, size, _Step(step_fn, params_of, taken))
-  return (state, samples) if lazy else _trajectory(samples)
+  return _trajectory(step_fn, params_of, selected(params_of(state), mask), num_samples, state, batch, key)
 
 
-@jax.jit
-def _trajectory(samples: LazySamples) -> tuple[Any, Array]:
-  return jax.lax.scan(samples.next, samples.state, jnp.arange(samples.num_samples))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _trajectory(step_fn, params_of, mask, num_samples, state, batch, key):
+  def step(state: Any, number: Array) -> tuple[Any, Array]:
+    state = step_fn(state, batch, key=jax.random.fold_in(key, number))
+    return state, widened(split(params_of(state), mask).flat)
+
+  return jax.lax.scan(step, state, jnp.arange(num_samples))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gradient:
-  loss_fn: LossFn
-  mask: tuple[bool, ...]
-
-  def __call__(self, params: Params, batch: Batch, key: Key) -> tuple[Params, Array]:
-    flat, loss = flat_loss(self.loss_fn, params, self.mask, batch, key)
-    return params, jax.grad(loss)(flat)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Step:
-  step_fn: Callable[..., Any]
-  params_of: Callable[[Any], Params]
-  mask: tuple[bool, ...]
-
-  def __call__(self, state: Any, batch: Batch, key: Key) -> tuple[Any, Array]:
-    state = self.step_fn(state, batch, key=key)
-    return state, split(self.params_of(state), self.mask).flat
-
-
-@analysis
+@full_precision
 def sample_noise_by_parts(
   loss_fn: LossFn, params: Params, parts: Sequence[Batch], *, key: Key, num_samples: int, mask: Mask = "*"
 ) -> Array:
-  r"""Samples the noise of the mean gradient of `m` parts of the data, each with noise of its own.
+  r"""Samples the noise of the mean gradient of `m` parts of the data with independent noise.
 
   .. math:: s_{jk} = \sqrt{\frac{K}{m (K - 1)}} \Big(g_{jk} - \frac1K \sum_l g_{jl}\Big), \qquad
     j = 1 \dots m, \quad k = 1 \dots K
 
   The mean of :math:`s s^\top` over all `m K` samples is an unbiased estimate of the covariance of the
-  gradient :math:`\frac1m \sum_j g_j`, from `K` passes over the data: about as good as from `m (K - 1)`
-  samples of the whole gradient, which take `m (K - 1)` passes. Parts may be those of an accumulated batch:
-  BatchNorm then has moments of each part. The loop is on the host, where the convolutions of a CPU are many
-  times faster.
+  gradient :math:`\frac1m \sum_j g_j`. It takes `K` passes over the data, and is about as accurate as from
+  `m (K - 1)` samples of the whole gradient, which take `m (K - 1)` passes. Parts may be the microbatches of
+  an accumulated batch, each with its own moments of BatchNorm. The loop is on the host, where the
+  convolutions of a CPU are many times faster.
 
   Args:
     loss_fn, params, mask: as in `hvp`; the loss is a mean over examples and draws noise from its key.
     parts: batches with equal numbers of examples.
     key: draw `k` of part `j` gets `fold_in(fold_in(key, k), j)`.
-    num_samples: `K`, draws for each part, at least 2.
+    num_samples: `K`, how many draws per part, at least 2.
 
   Returns:
-    `[num_samples * parts, size]`, ordered by draws: `m` consecutive rows have one sample of each part.
+    `[num_samples * parts, size]`, ordered by draws: `m` consecutive rows are one sample of each part.
 
   Example:
     >>> loss = lambda params, batch, *, key: params @ (batch.mean() + jax.random.normal(key, (2,)))
@@ -227,34 +166,35 @@ def sample_noise_by_parts(
   sizes = [num_examples(part) for part in parts]
   if len(set(sizes)) != 1:
     raise ValueError(f"parts must be batches with equal numbers of examples, got {sizes}")
-  return pooled(gradients_of_parts(loss_fn, params, parts, key, 0, num_samples, mask))
+  return pooled(part_gradients(loss_fn, params, parts, key, 0, num_samples, mask))
 
 
-def gradients_of_parts(
+def part_gradients(
   loss_fn: LossFn, params: Params, parts: Sequence[Batch], key: Key, first: int, num: int, mask: Mask
 ) -> Array:
-  """The draws `first` to `first + num` of the gradient of each part, `[num, parts, size]`."""
+  """Computes the draws `first` to `first + num` of the gradient of each part, `[num, parts, size]`."""
   check_loss_fn(loss_fn)
-  gradient, params = _Gradient(loss_fn, selected(params, mask)), widened(params)
-  key_of = lambda number, part: jax.random.fold_in(jax.random.fold_in(jax.random.clone(key), number), part)
+  taken, params = selected(params, mask), widened(params)
   rows = []
   for number in range(first, first + num):
     for j, part in enumerate(parts):
-      rows.append(jax.block_until_ready(_gradient(gradient, params, widened(part), key_of(number, j))))
+      part_key = jax.random.fold_in(jax.random.fold_in(jax.random.clone(key), number), j)
+      gradient = _compiled_gradient(loss_fn, taken, params, widened(part), part_key)
+      rows.append(jax.block_until_ready(gradient))
   return jnp.stack(rows).reshape(num, len(parts), -1)
 
 
-_gradient = jax.jit(lambda gradient, params, batch, key: gradient(params, batch, key)[1], static_argnums=0)
+_compiled_gradient = jax.jit(_gradient, static_argnums=(0, 1))
 
 
 def pooled(gradients: Array) -> Array:
-  """Scaled deviations of the draws from each part's mean, `[num, parts, size] -> [num * parts, size]`."""
+  """Scales the draws' deviations from their part's mean, `[num, parts, size] -> [num * parts, size]`."""
   num, parts, size = gradients.shape
   scale = math.sqrt(num / (parts * (num - 1)))
   return (scale * (gradients - gradients.mean(axis=0, keepdims=True))).reshape(num * parts, size)
 
 
-@analysis
+@full_precision
 def per_example_noise_covariance(
   loss_fn: LossFn,
   params: Params,
@@ -270,15 +210,15 @@ def per_example_noise_covariance(
   .. math:: \Sigma_g = \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_\theta \ell_i)
 
   A few draws give an unbiased estimate of each example's covariance, and the sum averages over the data set.
-  The number of draws does not limit the rank. For noise after a dense layer, `DenseLayer.noise_covariance` is
-  much faster. For noise that examples share, or layers that couple them, see `sample_noise_by_parts`.
+  The number of draws does not limit the rank. For noise that examples share, or layers that couple them, use
+  `sample_noise_by_parts`.
 
   Args:
     loss_fn, params, mask: as in `hvp`; the loss is called with batches of one example.
     batch: `n` examples along the leading axis of its leaves.
     key: draws the noise.
-    num_samples: draws per example, at least 2.
-    chunk_size: examples at once, whose draws are in memory, `[chunk_size, num_samples, size]`.
+    num_samples: how many draws per example, at least 2.
+    chunk_size: how many examples to process at a time; memory holds `[chunk_size, num_samples, size]`.
 
   Returns:
     `[size, size]`, float32 or wider.
@@ -297,28 +237,30 @@ def per_example_noise_covariance(
   check_count(chunk_size, "chunk_size")
   num_examples(batch)
   taken, params, batch = selected(params, mask), widened(params), widened(batch)
-  compute = partial(_covariance, _Gradient(loss_fn, taken), num_samples, chunk_size)
+  compute = partial(_covariance, loss_fn, taken, num_samples, chunk_size)
   return partitioned(compute, params, batch, key, kept=slice(0))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _covariance(gradient, num_samples, chunk_size, params, batch, key):
-  flat = split(params, gradient.mask).flat
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _covariance(loss_fn, mask, num_samples, chunk_size, params, batch, key):
+  flat = split(params, mask).flat
   examples = num_examples(batch)
   chunk_size = min(chunk_size, examples)
   chunks = -(-examples // chunk_size)
-  # Examples of weight 0 fill up the last chunk.
+  # Examples of weight 0 pad the last chunk.
   index = jnp.arange(chunks * chunk_size).reshape(chunks, chunk_size)
 
   def centred(number: Array) -> Array:
-    one = jax.tree.map(lambda x: x[jnp.minimum(number, examples - 1)][None], batch)
+    def take(x: Array) -> Array:
+      return x[jnp.minimum(number, examples - 1)][None]
+
     keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
-    drawn = jax.vmap(lambda key: gradient(params, one, key)[1])(keys)
-    return jnp.where(number < examples, drawn - drawn.mean(axis=0, keepdims=True), 0)
+    gradient = partial(_gradient, loss_fn, mask, params, jax.tree.map(take, batch))
+    gradients = jax.vmap(gradient)(keys)
+    return jnp.where(number < examples, gradients - gradients.mean(axis=0, keepdims=True), 0)
 
   def add_chunk(running: Compensated, numbers: Array) -> tuple[Compensated, None]:
-    drawn = jax.vmap(centred)(numbers).reshape(-1, flat.size)
-    return add(running, gram(drawn)), None
+    return add(running, gram(jax.vmap(centred)(numbers).reshape(-1, flat.size))), None
 
   start = compensated(jnp.zeros((flat.size,) * 2, flat.dtype))
   return total(jax.lax.scan(add_chunk, start, index)[0]) / ((num_samples - 1) * float(examples) ** 2)

@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn
-from jaxreg.flatness._common import analysis, outputs_of, same, widened
-from jaxreg.flatness._subset import as_vector, flat_loss, selected, split
+from jaxreg.flatness._common import full_precision, outputs_at, same, scalar_loss, widened
+from jaxreg.flatness._subset import as_vector, leaves_in, selected, split, with_leaves
+from jaxreg.flatness._vectors import Vector
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
 Likelihood = Literal["categorical", "normal"]
@@ -33,64 +35,76 @@ class Operator:
 
   def __repr__(self) -> str:
     # Without the values of parameters and data, which may be millions.
-    leaves = zip(jax.tree.leaves(self.params), self.mask)
-    size = sum(math.prod(jnp.shape(leaf)) for leaf, taken in leaves if taken)
+    size = sum(math.prod(jnp.shape(leaf)) for leaf in self.leaves)
     return f"{type(self).__name__}([{size}] -> [{size}])"
+
+  @property
+  def leaves(self) -> Vector:
+    """The selected parameters."""
+    return leaves_in(self.params, self.mask)
 
   @property
   def like(self) -> Array:
     """The selected parameters, `[size]`: the shape and dtype of a vector."""
     return split(self.params, self.mask).flat
 
-  @analysis
+  @full_precision
   def __call__(self, vector: Array) -> Array:
     """Multiplies a vector `[size]` by the matrix."""
-    return self._product(as_vector(vector, self.like))
+    like, unravel = ravel_pytree(self.leaves)
+    return ravel_pytree(self.product(unravel(as_vector(vector, like))))[0]
 
-  def _product(self, vector: Array) -> Array:
+  def product(self, vector: Vector) -> Vector:
+    """Multiplies a vector that has an array for each selected leaf."""
     raise NotImplementedError
 
-  @analysis
+  @full_precision
   def matrix(self, *, chunk_size: int = 1) -> Array:
-    """Builds the symmetric matrix `[size, size]` by `chunk_size` products at once; 1 is fastest on a CPU."""
+    """Builds the matrix `[size, size]` from `chunk_size` products at a time; 1 is fastest on a CPU."""
     return _matrix(chunk_size, self)
 
-  def _outputs(self, apply_fn: Callable[..., Any], key: Key | None) -> tuple[Array, Callable[[Array], Any]]:
-    """The selected parameters, and the network's outputs as a function of them."""
-    part = split(self.params, self.mask)
-    return part.flat, lambda flat: outputs_of(apply_fn, part.merge(flat), self.batch, key)
+  def outputs_fn(self, apply_fn: Callable[..., Any], key: Key | None) -> Callable[[Vector], Any]:
+    """Returns the network's outputs as a function of the selected leaves."""
+
+    def outputs(leaves: Vector) -> Any:
+      return outputs_at(apply_fn, with_leaves(self.params, self.mask, leaves), self.batch, key)
+
+    return outputs
 
 
 @partial(jax.jit, static_argnums=0)
 def _matrix(chunk_size: int, operator: Operator) -> Array:
   like = operator.like
-  unit = lambda i: operator(jnp.zeros_like(like).at[i].set(1))
-  matrix = jax.lax.map(unit, jnp.arange(like.size), batch_size=chunk_size)
+
+  def row(number: Array) -> Array:
+    return operator(jnp.zeros_like(like).at[number].set(1))
+
+  matrix = jax.lax.map(row, jnp.arange(like.size), batch_size=chunk_size)
   return (matrix + matrix.T) / 2
 
 
-def _pytree(*functions: str) -> Callable[..., Any]:
-  """Registers an operator, whose functions and mask are static."""
-  return partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["params", "batch", "key"],
-    meta_fields=["mask", *functions],
-  )
+def _as_pytree(operator: type[Operator], *functions: str) -> None:
+  """Registers a class of operators, whose mask and functions are static."""
+  data, static = ["params", "batch", "key"], ["mask", *functions]
+  jax.tree_util.register_dataclass(operator, data_fields=data, meta_fields=static)
 
 
-@_pytree("loss_fn")
 @dataclasses.dataclass(frozen=True, repr=False)
 class Hessian(Operator):
   """The result of `hvp`."""
 
   loss_fn: LossFn
 
-  def _product(self, vector: Array) -> Array:
-    flat, loss = flat_loss(self.loss_fn, self.params, self.mask, self.batch, self.key)
-    return jax.jvp(jax.grad(loss), (flat,), (vector,))[1]
+  def product(self, vector: Vector) -> Vector:
+    """Differentiates the gradient along the vector."""
+
+    def loss(leaves: Vector) -> Array:
+      params = with_leaves(self.params, self.mask, leaves)
+      return scalar_loss(self.loss_fn, params, self.batch, self.key)
+
+    return jax.jvp(jax.grad(loss), (self.leaves,), (vector,))[1]
 
 
-@_pytree("apply_fn", "outer_loss_fn")
 @dataclasses.dataclass(frozen=True, repr=False)
 class GaussNewton(Operator):
   """The result of `gauss_newton`."""
@@ -98,15 +112,18 @@ class GaussNewton(Operator):
   apply_fn: Callable[..., Any]
   outer_loss_fn: Callable[..., Array]
 
-  def _product(self, vector: Array) -> Array:
-    flat, outputs = self._outputs(self.apply_fn, self.key)
-    value, tangent = jax.jvp(outputs, (flat,), (vector,))
-    gradient = jax.grad(lambda value: self.outer_loss_fn(value, self.batch))
-    curved = jax.jvp(gradient, (value,), (tangent,))[1]
-    return jax.vjp(outputs, flat)[1](curved)[0]
+  def product(self, vector: Vector) -> Vector:
+    """Multiplies by the Jacobian, the Hessian of the outer loss and the transposed Jacobian."""
+    outputs = self.outputs_fn(self.apply_fn, self.key)
+    value, tangent = jax.jvp(outputs, (self.leaves,), (vector,))
+
+    def outer_loss(value: Any) -> Array:
+      return self.outer_loss_fn(value, self.batch)
+
+    curved = jax.jvp(jax.grad(outer_loss), (value,), (tangent,))[1]
+    return jax.vjp(outputs, self.leaves)[1](curved)[0]
 
 
-@_pytree("apply_fn", "scores_fn")
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fisher(Operator):
   """The result of `fisher`."""
@@ -114,13 +131,19 @@ class Fisher(Operator):
   apply_fn: Callable[..., Array]
   scores_fn: Callable[..., Array]
 
-  def _product(self, vector: Array) -> Array:
-    flat, outputs = self._outputs(self.apply_fn, None)
-    value, tangent = jax.jvp(outputs, (flat,), (vector,))
+  def product(self, vector: Vector) -> Vector:
+    """Multiplies by the Jacobian, the mean outer product of the scores and the transposed Jacobian."""
+    outputs = self.outputs_fn(self.apply_fn, None)
+    value, tangent = jax.jvp(outputs, (self.leaves,), (vector,))
     scores = self.scores_fn(value, self.batch, same(self.key))
     axes = tuple(range(2, scores.ndim))
     along = jnp.sum(scores * tangent[None], axis=axes, keepdims=True)
-    return jax.vjp(outputs, flat)[1]((scores * along).mean(axis=0) / len(value))[0]
+    return jax.vjp(outputs, self.leaves)[1]((scores * along).mean(axis=0) / len(value))[0]
+
+
+_as_pytree(Hessian, "loss_fn")
+_as_pytree(GaussNewton, "apply_fn", "outer_loss_fn")
+_as_pytree(Fisher, "apply_fn", "scores_fn")
 
 
 def hvp(
@@ -129,15 +152,16 @@ def hvp(
   r"""Returns the Hessian of a loss as a function :math:`v \mapsto H v`, by forward over reverse mode.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable in forward mode too; `key` is always
-      passed, by name, even to a loss that ignores it.
+    loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable, in forward mode too. `key` is always
+      passed by name.
     params, batch: any pytrees.
     mask: the parameters of the Hessian, as in `subset`; the others are constant.
-    key: passed to `loss_fn`. With noise, this is the Hessian for one draw, the same in every product.
+    key: passed to `loss_fn`. With noise, the Hessian is that of one draw, which is the same in every product.
 
   Returns:
-    A linear operator `[size] -> [size]`, in the order of `subset(params, mask).flat`, which is a pytree. Its
-    `like` is the vector of parameters, and `matrix(chunk_size=1)` the matrix, by so many products at once.
+    A linear operator `[size] -> [size]`, in the order of `subset(params, mask).flat`; it is a pytree. Its
+    `like` is the vector of parameters, and `matrix(chunk_size=1)` builds the dense matrix, `chunk_size`
+    products at a time.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -151,7 +175,7 @@ def hvp(
   return Hessian(widened(params), widened(batch), key, selected(params, mask), loss_fn)
 
 
-@analysis
+@full_precision
 def hessian(
   loss_fn: LossFn,
   params: Params,
@@ -163,12 +187,11 @@ def hessian(
 ) -> Array:
   """Computes the dense Hessian `[size, size]` by Hessian-vector products: `hvp(...).matrix()`.
 
-  `DenseLayer.hessian` is faster for a dense layer, and `gauss_newton_matrix` for another layer of a ReLU
-  network.
+  For one layer of a ReLU network, `gauss_newton_matrix` gives the same matrix faster.
 
   Args:
     loss_fn, params, batch, mask, key: as in `hvp`.
-    chunk_size: rows at once; 1 is fastest on a CPU.
+    chunk_size: how many rows to compute at a time; 1 is fastest on a CPU.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -193,7 +216,8 @@ def gauss_newton(
   .. math:: G v = J^\top (\nabla_z^2 \ell) J v, \qquad z = f(\theta), \quad J = \partial z / \partial \theta
 
   This is the Hessian without the curvature of the network. It is positive semidefinite for a convex loss. It
-  equals the Hessian if the outputs are piecewise linear in the selected parameters, as in a single layer.
+  equals the Hessian if the outputs are piecewise linear in the selected parameters, as for one layer of a
+  ReLU network.
 
   Args:
     apply_fn: `(params, batch, *, key) -> outputs`, any array.
@@ -229,16 +253,16 @@ def fisher(
     g_i = \nabla_\theta \log p(y \mid x_i)
 
   Its mean over draws is the Gauss-Newton matrix of cross-entropy, or of half the squared error. With
-  `losses_fn` it is the empirical Fisher matrix: the mean square of the examples' gradients at the given
-  labels. That is no approximation of the Hessian: near a minimum that fits all labels it vanishes.
+  `losses_fn` it is the empirical Fisher matrix: the mean outer product of the examples' gradients at the
+  given labels. That does not approximate the Hessian: near a minimum that fits all labels it vanishes.
 
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, logits or means; called with `key=None`.
     params, batch, mask: as in `hvp`, which returns the same kind of operator.
-    key: draws the labels, the same in every product; needed for draws.
+    key: draws the labels, the same in every product; needed with `num_samples`.
     likelihood: `categorical` of logits, or `normal` around the outputs with variance 1.
-    num_samples: draws for each example; None for their exact mean, which needs no key.
-    losses_fn: `(outputs, batch) -> [n]`, the loss of each example, in place of drawn labels.
+    num_samples: how many labels to draw per example; None for the exact mean over labels, without a key.
+    losses_fn: `(outputs, batch) -> [n]`, the loss of each example, instead of drawn labels.
 
   Example:
     >>> outputs = lambda params, x, *, key: x @ params
@@ -252,13 +276,13 @@ def fisher(
     Kunstner, Balles and Hennig, `Limitations of the Empirical Fisher Approximation`, 2019.
   """
   check_loss_fn(apply_fn, "apply_fn")
-  scores_fn = scores(key, likelihood, num_samples, losses_fn)
+  scores_fn = make_scores(key, likelihood, num_samples, losses_fn)
   return Fisher(widened(params), widened(batch), key, selected(params, mask), apply_fn, scores_fn)
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Vectors `[samples, *outputs.shape]`: the mean of their outer products is the matrix over the outputs."""
+  """Vectors `[samples, *outputs.shape]`, whose mean outer product is the Fisher matrix of the outputs."""
 
   likelihood: Likelihood
   num_samples: int | None
@@ -275,11 +299,11 @@ class Scores:
     if outputs.ndim < 2:
       raise ValueError(f"apply_fn must return [n, ..., classes] for categorical, got {outputs.shape}")
     labels = jax.random.categorical(key, outputs, shape=(number, *outputs.shape[:-1]))
-    chosen = jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
-    return jax.nn.softmax(outputs)[None] - chosen
+    one_hot = jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
+    return jax.nn.softmax(outputs)[None] - one_hot
 
   def _exact(self, outputs: Array) -> Array:
-    """Vectors `[classes, *outputs.shape]` for the likelihood's own Hessian."""
+    """Computes vectors `[classes, *outputs.shape]` for the expectation over labels."""
     if outputs.ndim != 2:
       raise ValueError(f"apply_fn must return [n, classes] without samples, got {outputs.shape}")
     number = outputs.shape[1]
@@ -297,10 +321,10 @@ def _total_loss(losses_fn: Callable[..., Array], outputs: Array, batch: Batch) -
   return losses.sum()
 
 
-def scores(
+def make_scores(
   key: Key | None, likelihood: Likelihood, num_samples: int | None, losses_fn: Callable[..., Array] | None
 ) -> Scores:
-  """Checks the arguments of `fisher` that say how scores are computed, and returns their function."""
+  """Checks the arguments of `fisher` that determine the scores, and returns their function."""
   if losses_fn is None:
     check_choice(likelihood, "likelihood", ("categorical", "normal"))
     if num_samples is not None:

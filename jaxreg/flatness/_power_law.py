@@ -45,7 +45,7 @@ def power_law_fit(
 
   The slope's interval allows for scatter that changes along the line (White's standard error, corrected for
   the degrees of freedom). The correlation's interval is Fisher's. Both assume independent points and use
-  normal quantiles. Points that are not positive and finite in both coordinates do not count.
+  normal quantiles. Only points that are positive and finite in both coordinates count.
 
   The test of linearity combines two tests with Bonferroni's correction: Student's t, with White's error of
   type HC3, whether `c` is 0 in a further term :math:`c (\log x)^2`; and Wald and Wolfowitz' count of runs of
@@ -60,8 +60,8 @@ def power_law_fit(
   Returns:
     A NamedTuple: `slope` and `intercept`, in natural logarithms; `correlation` of the logarithms;
     `slope_interval` and `correlation_interval` `[2]`; `linearity`, the p-value of the test: if it is small,
-    the slope is no exponent and depends on the range of `x`; `num_points`, the points used. NaN with an `x`
-    that does not vary, or fewer than 4 points, for `linearity` 5.
+    the relation is not a power law, and the slope depends on the range of `x`; `num_points`, the number of
+    points that count. NaN if `x` is constant or fewer than 4 points count; `linearity` needs 5.
 
   Example:
     >>> x = jnp.array([1.0, 2.0, 4.0, 8.0])
@@ -75,20 +75,20 @@ def power_law_fit(
   u, v, weight = _logarithms(x, y, where, confidence)
   number = weight.sum()
   enough = jnp.where(number >= 4, 1.0, jnp.nan)
-  mean = lambda value: (weight * value).sum() / number
-  du, dv = (weight * (value - mean(value)) for value in (u, v))
+  mean_u, mean_v = ((weight * value).sum() / number for value in (u, v))
+  du, dv = weight * (u - mean_u), weight * (v - mean_v)
   spread = (du**2).sum()
   slope = (du * dv).sum() / spread * enough
-  intercept = mean(v) - slope * mean(u)
-  left = weight * (v - intercept - slope * u)
-  error = jnp.sqrt((du**2 * left**2).sum() * number / (number - 2)) / spread
+  intercept = mean_v - slope * mean_u
+  residuals = weight * (v - intercept - slope * u)
+  error = jnp.sqrt((du**2 * residuals**2).sum() * number / (number - 2)) / spread
   correlation = (du * dv).sum() / jnp.sqrt(spread * (dv**2).sum()) * enough
   sides = _sides(confidence, u.dtype)
   # Rounding can raise a perfect correlation slightly above 1.
   z = jnp.arctanh(jnp.clip(correlation, -1, 1))
   correlation_interval = jnp.tanh(z[None] + sides / jnp.sqrt(number - 3)[None])
   slope_interval = slope[None] + sides * error[None]
-  p_values = jnp.stack([_no_quadratic_term(du, v, weight), _mixed_signs(u, v, left)])
+  p_values = jnp.stack([_no_quadratic_term(du, v, weight), _mixed_signs(u, v, residuals)])
   linearity, count = jnp.minimum(2 * p_values.min(), 1), number.astype(int)
   return PowerLaw(slope, intercept, slope_interval, correlation, correlation_interval, linearity, count)
 
@@ -96,20 +96,20 @@ def power_law_fit(
 def broken_power_law_fit(
   x: ArrayLike, y: ArrayLike, *, where: ArrayLike | None = None, confidence: float = 0.95
 ) -> BrokenPowerLaw:
-  r"""Fits two power laws that meet, for a relation that is no straight line by `power_law_fit`.
+  r"""Fits two power laws that meet, for a relation that `power_law_fit` finds not to be straight.
 
   .. math:: \log y = a + b_1 \min(\log x - t, 0) + b_2 \max(\log x - t, 0)
 
-  The breakpoint :math:`t` is the quantile of `log x` with the least squared error, among 91 from 5 to 95 per
-  cent.
+  The breakpoint :math:`t` is the quantile of `log x` with the smallest squared error, among the 91 quantiles
+  from 5 to 95 per cent.
 
   Args:
     x, y, where, confidence: as in `power_law_fit`.
 
   Returns:
     A NamedTuple: `breakpoint` `[2]`, `x` and `y` of the point where the lines meet; `slopes` `[2]`, below and
-    above it; `slope_intervals` `[2, 2]`, a row per slope, with the breakpoint taken as known; `correlation`,
-    `linearity` and `num_points` as in `power_law_fit`. NaN with fewer than 8 points or one value of `x`.
+    above it; `slope_intervals` `[2, 2]`, a row per slope, for a known breakpoint; `correlation`, `linearity`
+    and `num_points` as in `power_law_fit`. The numbers are NaN with fewer than 8 points or a constant `x`.
 
   Example:
     >>> x = jnp.geomspace(0.1, 10.0, 101)
@@ -125,11 +125,14 @@ def broken_power_law_fit(
   ranks = jnp.linspace(0.05, 0.95, 91) * (number - 1)
   breaks = ordered[ranks.round().astype(int)]
 
-  def fit(at: Array) -> tuple[Array, Array, Array]:
-    below, above = jnp.minimum(u - at, 0), jnp.maximum(u - at, 0)
+  def fit(breakpoint_: Array) -> tuple[Array, Array, Array]:
+    below, above = jnp.minimum(u - breakpoint_, 0), jnp.maximum(u - breakpoint_, 0)
     return _least_squares(jnp.stack([jnp.ones_like(u), below, above], axis=1), v, weight)
 
-  errors = jax.lax.map(lambda at: (fit(at)[2] ** 2).sum(), breaks)
+  def squared_error(breakpoint_: Array) -> Array:
+    return (fit(breakpoint_)[2] ** 2).sum()
+
+  errors = jax.lax.map(squared_error, breaks)
   best = breaks[jnp.argmin(jnp.where(jnp.isfinite(errors), errors, jnp.inf))]
   coefficients, deviations, _ = fit(best)
   enough = jnp.where(number >= 8, 1.0, jnp.nan)
@@ -143,7 +146,7 @@ def broken_power_law_fit(
 def _logarithms(
   x: ArrayLike, y: ArrayLike, where: ArrayLike | None, confidence: float
 ) -> tuple[Array, Array, Array]:
-  """Both logarithms, and weights: 1 for points that count, 0 (with logarithms of 0) for the others."""
+  """Returns both logarithms and weights, which are 1 for points that count and else 0."""
   x = check_wide(x, "x")
   y = check_wide(y, "y", shape=x.shape)
   check_range(confidence, "confidence", low=0, high=1 - 1e-9, open_low=True)
@@ -162,7 +165,7 @@ def _sides(confidence: float, dtype: jnp.dtype) -> Array:
 
 
 def _no_quadratic_term(du: Array, v: Array, weight: Array) -> Array:
-  """The p-value of the hypothesis that the quadratic term is 0; `du` has mean 0."""
+  """Computes the p-value of the hypothesis that the quadratic term is 0; `du` has mean 0."""
   freedom = weight.sum() - 3
   scaled = du / jnp.sqrt((du**2).sum() / weight.sum())
   design = jnp.stack([jnp.ones_like(du), scaled, scaled**2], axis=1)
@@ -171,11 +174,11 @@ def _no_quadratic_term(du: Array, v: Array, weight: Array) -> Array:
   return betainc(freedom / 2, 0.5, freedom / (freedom + t**2)) * jnp.where(freedom >= 2, 1.0, jnp.nan)
 
 
-def _mixed_signs(u: Array, v: Array, left: Array) -> Array:
-  """The p-value of the runs of equal sign in residuals `left` along `u`; rounding errors do not count."""
-  counts = jnp.abs(left) > 8 * jnp.finfo(v.dtype).eps * jnp.abs(v).max()
+def _mixed_signs(u: Array, v: Array, residuals: Array) -> Array:
+  """Computes the p-value of the runs of equal sign in the residuals along `u`, except for rounding errors."""
+  counts = jnp.abs(residuals) > 8 * jnp.finfo(v.dtype).eps * jnp.abs(v).max()
   order = jnp.argsort(jnp.where(counts, u, jnp.inf))
-  positive, counts = left[order] > 0, counts[order]
+  positive, counts = residuals[order] > 0, counts[order]
   above, number = (counts & positive).sum(), counts.sum()
   runs = 1 + ((positive[1:] != positive[:-1]) & counts[1:]).sum()
   product = 2.0 * above * (number - above)
@@ -185,13 +188,13 @@ def _mixed_signs(u: Array, v: Array, left: Array) -> Array:
 
 
 def _least_squares(design: Array, v: Array, weight: Array) -> tuple[Array, Array, Array]:
-  """Coefficients, their standard errors of type HC3, and the residuals of `v`."""
+  """Returns coefficients, their standard errors of type HC3, and the residuals of `v`."""
   q, r = jnp.linalg.qr(weight[:, None] * design)
   coefficients = jax.scipy.linalg.solve_triangular(r, q.T @ v)
-  left = weight * (v - design @ coefficients)
+  residuals = weight * (v - design @ coefficients)
   leverage = jnp.minimum((q**2).sum(axis=1), 1 - jnp.finfo(v.dtype).eps)
-  # The residuals of a perfect line are rounding errors, which are no evidence for a bend.
+  # The residuals of a perfect line are rounding errors, which must not count as evidence for a bend.
   rounding = 8 * jnp.finfo(v.dtype).eps * jnp.abs(weight * v).max()
-  scaled = weight * jnp.sqrt(left**2 + rounding**2) / (1 - leverage)
+  scaled = weight * jnp.sqrt(residuals**2 + rounding**2) / (1 - leverage)
   spread = jax.scipy.linalg.solve_triangular(r, (q * scaled[:, None]).T)
-  return coefficients, jnp.sqrt((spread**2).sum(axis=1)), left
+  return coefficients, jnp.sqrt((spread**2).sum(axis=1)), residuals

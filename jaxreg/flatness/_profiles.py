@@ -1,4 +1,4 @@
-"""The loss along directions and in planes: random directions, or those in which a training moved most."""
+"""The loss along directions and in planes: random directions, or the main directions of a training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg._checks import check_choice, check_key, check_wide
-from jaxreg.flatness._common import analysis, scalar_loss, widened
+from jaxreg.flatness._common import full_precision, scalar_loss, widened
 from jaxreg.flatness._covariance import principal_components
-from jaxreg.flatness._subset import no_tree, selected, split
+from jaxreg.flatness._subset import is_array_like, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
 
@@ -36,11 +36,11 @@ def filter_normalized_direction(
   Args:
     key: draws `d`.
     params: any pytree of floating arrays.
-    granularity: the meaning of a filter: a whole leaf (as in the paper for its fully connected network), or
-      the incoming weights of one unit.
+    granularity: what a filter is: a whole leaf, as in the paper for its fully connected network, or the
+      incoming weights of one unit.
     filter_axis: the axis of the units, the same for all leaves; by default the name of a leaf determines a
       unit's incoming weights (`paths.incoming_axes`).
-    one_dim: `zero` does not move biases and normalisation scales: leaves with one axis, and those named
+    one_dim: `zero` does not move biases and normalisation scales: leaves with one axis, and leaves named
       `bias` or `scale`, such as the biases of attention heads. `keep` treats each as one filter.
     mask: the leaves that move.
 
@@ -73,15 +73,18 @@ def filter_normalized_direction(
       else:
         raise ValueError(f"filter_axis must be an axis of every kernel, got {filter_axis} for {leaf.shape}")
     wide = widened(leaf)
-    norm = lambda x: jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
     direction = jax.random.normal(key, leaf.shape, wide.dtype)
-    return (direction / norm(direction) * norm(wide)).astype(leaf.dtype)
+    return (direction / _norm(direction, axes) * _norm(wide, axes)).astype(leaf.dtype)
 
   rows = zip(keys, paths.leaf_names(params), leaves, selected(params, mask), strict=True)
   return jax.tree.unflatten(tree, [scaled(*row) for row in rows])
 
 
-@analysis
+def _norm(x: Array, axes: tuple[int, ...]) -> Array:
+  return jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
+
+
+@full_precision
 def loss_profile(
   loss_fn: LossFn,
   params: Params,
@@ -96,10 +99,10 @@ def loss_profile(
 
   Args:
     loss_fn, params, batch, key: as in `hvp`.
-    direction: a pytree like `params`, as from `filter_normalized_direction`. For a vector `v` give
-      `subset(jax.tree.map(jnp.zeros_like, params), mask).merge(v)`.
+    direction: a pytree like `params`, such as the result of `filter_normalized_direction`. For a vector `v`
+      give `subset(jax.tree.map(jnp.zeros_like, params), mask).merge(v)`.
     alphas: `[points]`.
-    chunk_size: points at once; 1 is fastest on a CPU.
+    chunk_size: how many points to compute at a time; 1 is fastest on a CPU.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -117,7 +120,7 @@ def loss_profile(
   return _surface(loss_fn, chunk_size, params, (_like(direction, params), zeros), points, batch, key)
 
 
-@analysis
+@full_precision
 def loss_surface(
   loss_fn: LossFn,
   params: Params,
@@ -149,7 +152,7 @@ def loss_surface(
   """
   alphas, betas = _points(alphas, "alphas"), _points(betas, "betas")
   params, batch = widened(params), widened(batch)
-  pair = tuple(directions) if no_tree(directions) else ()
+  pair = tuple(directions) if is_array_like(directions) else ()
   if len(pair) != 2:
     raise TypeError(f"directions must be two trees like params, got one {type(directions).__name__}")
   first, second = (_like(direction, params) for direction in pair)
@@ -160,11 +163,13 @@ def loss_surface(
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _surface(loss_fn, chunk_size, params, directions, points, batch, key):
-  def at(point: Array) -> Array:
-    move = lambda x, a, b: (x + point[0] * a + point[1] * b).astype(x.dtype)
+  def loss_at(point: Array) -> Array:
+    def move(x: Array, a: Array, b: Array) -> Array:
+      return (x + point[0] * a + point[1] * b).astype(x.dtype)
+
     return scalar_loss(loss_fn, jax.tree.map(move, params, *directions), batch, key)
 
-  return jax.lax.map(at, points, batch_size=chunk_size)
+  return jax.lax.map(loss_at, points, batch_size=chunk_size)
 
 
 def _points(x: ArrayLike, name: str) -> Array:
@@ -186,9 +191,10 @@ def _like(direction: Params, params: Params) -> Params:
   )
   if got != want:
     wrong = min(name for name in got.keys() | want.keys() if got.get(name) != want.get(name))
-    found, wanted = (shapes.get(wrong, "nothing") for shapes in (got, want))
+    got_shape, wanted_shape = (shapes.get(wrong, "nothing") for shapes in (got, want))
     raise ValueError(
-      f"direction must be shaped like params: {wrong or 'the one leaf'} must have {wanted}, got {found}"
+      f"direction must be shaped like params: {wrong or 'the one leaf'} must have {wanted_shape}, got "
+      f"{got_shape}"
     )
   return direction
 
@@ -201,18 +207,21 @@ class Plane(NamedTuple):
   explained: Array
 
 
-@analysis
+@full_precision
 def trajectory_plane(points: Iterable[Params], *, mask: Mask = "*") -> Plane:
-  """Computes the two principal directions of a trajectory of parameters, which random directions miss.
+  """Computes the two principal directions of a trajectory of parameters.
+
+  Random directions hardly show a trajectory.
 
   Args:
-    points: at least three trees of parameters of one structure, such as checkpoints, in their order.
+    points: at least three trees of parameters with one structure, such as checkpoints, in their order.
     mask: the parameters that count; the directions are 0 in the others.
 
   Returns:
     A NamedTuple: `directions`, two orthonormal trees like the parameters; `coordinates` `[points, 2]` of the
-    trajectory in the plane, the last 0; `explained` `[2]`, the part of the trajectory's variance along each
-    direction. `loss_surface(loss_fn, points[-1], plane.directions, ...)` is the surface under the trajectory.
+    trajectory in the plane, relative to the last point; `explained` `[2]`, the fraction of the trajectory's
+    variance along each direction. `loss_surface(loss_fn, points[-1], plane.directions, ...)` is the surface
+    under the trajectory.
 
   Example:
     >>> plane = trajectory_plane([jnp.array([4.0, 0, 0]), jnp.array([2.0, 1, 0]), jnp.zeros(3)])
@@ -228,15 +237,15 @@ def trajectory_plane(points: Iterable[Params], *, mask: Mask = "*") -> Plane:
   taken = selected(points[0], mask)
   kinds = [(jax.tree.structure(each), [jnp.shape(leaf) for leaf in jax.tree.leaves(each)]) for each in points]
   if unlike := [number for number, kind in enumerate(kinds) if kind != kinds[0]]:
-    raise ValueError(f"points must have one structure and shapes, got others at index {unlike[0]}")
+    raise ValueError(f"points must have one structure and shapes, got a different tree at index {unlike[0]}")
   rows = jnp.stack([split(widened(point), taken).flat for point in points])
   if rows.shape[1] < 2:
     raise ValueError("mask must select at least two parameters, got one")
   away = rows - rows[-1:]
-  found = principal_components(away, num_components=2)
-  total = jnp.sum((away - found.mean[None]) ** 2) / len(rows)
+  components = principal_components(away, num_components=2)
+  total = jnp.sum((away - components.mean[None]) ** 2) / len(rows)
   if not isinstance(total, Tracer) and not total > 0:
     raise ValueError("points must be finite and differ from each other")
   zeros = split(jax.tree.map(jnp.zeros_like, widened(points[-1])), taken)
-  first, second = (zeros.merge(direction) for direction in found.directions)
-  return Plane((first, second), away @ found.directions.T, found.variances / total)
+  first, second = (zeros.merge(direction) for direction in components.directions)
+  return Plane((first, second), away @ components.directions.T, components.variances / total)

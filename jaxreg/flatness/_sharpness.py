@@ -12,17 +12,17 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_range
-from jaxreg.flatness._common import analysis, scalar_loss, widened
+from jaxreg.flatness._common import full_precision, scalar_loss, widened
 from jaxreg.flatness._subset import check_directions, flat_loss, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
 MAX_STEPS = 200  # of one search: with the default growth, the distance grows by a factor of 1e35
-FOLLOWED = 0.8  # A search starts at this share of the last crossing; one step outward then usually suffices.
+START_FRACTION = 0.8  # of the last crossing, where a search starts; one step outward then usually suffices
 
-Profile = Callable[[Array], Array]
+Profile = Callable[[Array], Array]  # the loss as a function of the distance
 
 
-@analysis
+@full_precision
 def sam_sharpness(
   loss_fn: LossFn,
   params: Params,
@@ -36,7 +36,7 @@ def sam_sharpness(
 
   .. math:: L(\theta + \rho\, g / \lVert g \rVert) - L(\theta), \qquad g = \nabla L(\theta)
 
-  It is a first-order approximation of the largest rise in a ball. Where the gradient is 0 it is 0.
+  It is a first-order approximation of the largest rise in a ball. If the gradient is 0, the result is 0.
 
   Args:
     loss_fn, params, batch, mask, key: as in `hvp`; the paper's `m`-sharpness is a mean over small batches.
@@ -63,7 +63,7 @@ def _sam(loss_fn, mask, params, batch, key, rho):
   return loss(flat + step * gradient) - value
 
 
-@analysis
+@full_precision
 def keskar_sharpness(
   loss_fn: LossFn,
   params: Params,
@@ -79,8 +79,8 @@ def keskar_sharpness(
 
   .. math:: 100 \max_{|z_i| \le \epsilon (|\theta_i| + 1)} \frac{L(\theta + z) - L(\theta)}{1 + L(\theta)}
 
-  It takes projected steps along the gradient's sign from random points of the box, for a lower bound, as the
-  paper's ten iterations of L-BFGS-B do.
+  It takes projected steps along the gradient's sign from random points of the box. The result is a lower
+  bound, as that of the paper's ten iterations of L-BFGS-B is.
 
   Args:
     loss_fn, params, batch, mask: as in `hvp`; the loss is called with `key=None`.
@@ -110,21 +110,23 @@ def keskar_sharpness(
 def _keskar(loss_fn, mask, num_starts, num_steps, params, batch, key, eps):
   flat, loss_at = flat_loss(loss_fn, params, mask, batch, None)
   side = eps * (jnp.abs(flat) + 1)
-  loss = lambda inside: loss_at(flat + side * inside)
+
+  def loss(inside: Array) -> Array:
+    return loss_at(flat + side * inside)
+
+  def step(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    inside, best = carry
+    value, gradient = jax.value_and_grad(loss)(inside)
+    return jnp.clip(inside + 2.5 / num_steps * jnp.sign(gradient), -1, 1), jnp.maximum(best, value)
 
   def search(key: Key) -> Array:
-    def step(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-      inside, best = carry
-      value, gradient = jax.value_and_grad(loss)(inside)
-      return jnp.clip(inside + 2.5 / num_steps * jnp.sign(gradient), -1, 1), jnp.maximum(best, value)
-
     start = jax.random.uniform(key, flat.shape, flat.dtype, -1, 1)
     inside, best = jax.lax.fori_loop(0, num_steps, step, (start, loss(start)))
     return jnp.maximum(best, loss(inside))
 
   at_params = loss(jnp.zeros_like(flat))
-  found = jax.lax.map(search, jax.random.split(key, num_starts)).max()
-  return 100 * jnp.maximum(found - at_params, 0) / (1 + at_params)
+  largest = jax.lax.map(search, jax.random.split(key, num_starts)).max()
+  return 100 * jnp.maximum(largest - at_params, 0) / (1 + at_params)
 
 
 class IntervalFlatness(NamedTuple):
@@ -138,7 +140,7 @@ class IntervalFlatness(NamedTuple):
   evaluations: Array
 
 
-@analysis
+@full_precision
 def interval_flatness(
   loss_fn: LossFn,
   params: Params,
@@ -159,27 +161,28 @@ def interval_flatness(
   .. math:: F_v = r - l, \qquad L(\theta + l v) = L(\theta + r v) = c L(\theta), \quad l < 0 < r
 
   The two sides are searched separately, because a trained network is seldom at the exact minimum. A search
-  starts at 0.8 of the preceding direction's crossing, walks outward by factors of `growth` until the loss is
-  too large, or inward until it is not, and closes the bracket by the ITP method in logarithms of the distance
-  and of the rise, where a parabola is a straight line. It finds the first crossing outward from its start: if
-  a profile may have several, give `first_step` to start every search there.
+  starts at 0.8 of the previous direction's crossing. It walks outward by factors of `growth` until the loss
+  is too large, or inward until it is not. Then it closes the bracket by the ITP method in logarithms of the
+  distance and of the rise, where a parabola is a straight line. It finds the first crossing outward from its
+  start: if a profile may have several, give `first_step` to start every search there.
 
   Args:
-    loss_fn, params, batch, mask, key: as in `hvp`; use a cross-entropy that is accurate near 0, such as
-      `losses.softmax_cross_entropy`.
+    loss_fn, params, batch, mask, key: as in `hvp`. A cross-entropy must be accurate near 0, as
+      `losses.softmax_cross_entropy` is.
     directions: `[k, size]` in the order of `subset(params, mask).flat`; unit vectors in the paper. For a
       tree like `params` give `subset(tree, mask).flat[None]`.
     factor: `c`, above 1.
-    first_step: the start of every search; by default a hundredth of the parameters' norm for the first.
+    first_step: where every search starts; by default the first starts at a hundredth of the parameters' norm.
     growth: above 1; large steps can jump over a crossing.
     tol: accuracy of a crossing, relative to its distance.
     cap: the largest distance that is searched.
-    chunk_size: directions at once; 1 is fastest on a CPU.
+    chunk_size: how many directions to search at a time; 1 is fastest on a CPU.
 
   Returns:
     A NamedTuple of `[k]`: the crossings `left`, negative, and `right`; their distance `width`, infinite if a
-    side was not crossed; `crossed` `[k, 2]`, whether each side was, below `cap`; `min_ratio`, the least loss
-    seen over that at 0, below 1 if the parameters are no minimum; `evaluations` of the loss.
+    side was not crossed; `crossed` `[k, 2]`, whether each side was crossed below `cap`; `min_ratio`, the
+    smallest loss seen divided by the loss at 0, below 1 if the parameters are not a minimum; `evaluations`,
+    the number of evaluations of the loss.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 + 0.5 * (batch * params**2).sum()
@@ -194,132 +197,123 @@ def interval_flatness(
   taken = selected(params, mask)
   params, batch = widened(params), widened(batch)
   directions = check_directions(directions, split(params, taken).flat.size)
-  search = as_search(directions.dtype, factor, first_step, growth, tol, cap)
-  found, at_start = _interval(loss_fn, taken, chunk_size, params, directions, batch, key, search)
-  check_loss(*at_start)
-  return found
-
-
-class Search(NamedTuple):
-  """The options of `interval_flatness` as arrays; without `start` the first search starts near."""
-
-  start: Array | None
-  factor: Array
-  growth: Array
-  tol: Array
-  cap: Array
-
-
-def as_search(
-  dtype: Any,
-  factor: float = 2.0,
-  first_step: float | None = None,
-  growth: float = 1.5,
-  tol: float = 1e-3,
-  cap: float = 1e6,
-) -> Search:
-  """Checks the options of a search."""
   check_range(factor, "factor", low=1, open_low=True)
   check_range(growth, "growth", low=1, open_low=True)
   check_range(tol, "tol", low=0, high=1, open_low=True)
   check_range(cap, "cap", low=0, open_low=True)
   if first_step is not None:
     check_range(first_step, "first_step", low=0, high=cap, open_low=True)
-  number = lambda x: None if x is None else jnp.asarray(x, dtype)
-  return Search(*map(number, (first_step, factor, growth, tol, cap)))  # type: ignore[arg-type]
+    first_step = jnp.asarray(first_step, directions.dtype)  # type: ignore[assignment]
+  search = Search(*(jnp.asarray(option, directions.dtype) for option in (factor, growth, tol, cap)))
+  result, loss, again = _intervals(
+    loss_fn, taken, chunk_size, params, directions, batch, key, first_step, search
+  )
+  _check_loss(loss, again)
+  return result
+
+
+class Search(NamedTuple):
+  """The options of a search, as arrays."""
+
+  factor: Array
+  growth: Array
+  tol: Array
+  cap: Array
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _interval(loss_fn, mask, chunk_size, params, directions, batch, key, search):
+def _intervals(loss_fn, mask, chunk_size, params, directions, batch, key, first_step, search):
+  """Searches all directions; without `first_step` each search starts near the crossing before it."""
   flat, loss_at = flat_loss(loss_fn, params, mask, batch, key)
-
-  def line(direction: Array) -> Profile:
-    direction = direction.astype(flat.dtype)
-    return lambda t: loss_at(flat + t.astype(flat.dtype) * direction)
-
-  near = 1e-2 * jnp.maximum(jnp.linalg.norm(flat), 1e-3).astype(directions.dtype)
-  # Evaluated twice to detect a changing loss; the compiler merges the two if they are the same.
+  # Evaluated twice to detect a changing loss; the compiler merges equal evaluations.
   loss, again = (scalar_loss(loss_fn, params, batch, key) for _ in range(2))
-  return intervals(line, directions, loss, near, search, chunk_size), (loss, again)
-
-
-def intervals(
-  line: Callable[[Any], Profile],
-  directions: Any,
-  loss: Array,
-  near: Array,
-  search: Search,
-  chunk_size: int = 1,
-) -> IntervalFlatness:
-  """Searches all directions; `line(direction)` is the loss along one as a function of the distance.
-
-  Without `search.start` the first search starts at `near`, and the others at the preceding crossing.
-  """
-  start, factor, growth, tol, cap = search
-  follow = start is None
-  start = near if start is None else start
-  number = jax.tree.leaves(directions)[0].shape[0]
-  lanes = max(1, min(chunk_size, number))
-  rows = -(-number // lanes)
-  # Copies of the last direction fill up the last row.
-  index = jnp.minimum(jnp.arange(rows * lanes), number - 1).reshape(rows, lanes)
-  target = factor * loss
+  if first_step is None:
+    start = 1e-2 * jnp.maximum(jnp.linalg.norm(flat), 1e-3).astype(directions.dtype)
+  else:
+    start = first_step
   signs = jnp.array([-1, 1], start.dtype)
 
-  def one(starts: Array, direction: Any) -> tuple[Array, Any]:
-    profile = line(direction)
-    side = lambda each: crossing(lambda t: profile(each[0] * t), loss, target, each[1], growth, tol, cap)
-    at, crossed, least, evaluations = jax.lax.map(side, (signs, starts))
-    if follow:
-      starts = jnp.where(crossed, FOLLOWED * at, starts)
-    return starts, (at, crossed, jnp.minimum(least.min(), loss) / loss, evaluations.sum())
+  def search_sides(starts: Array, direction: Array) -> tuple[Array, Any]:
+    direction = direction.astype(flat.dtype)
 
-  def row(starts: Array, chosen: Array) -> tuple[Array, Any]:
-    picked = jax.tree.map(lambda x: x[chosen], directions)
+    def search_side(side: tuple[Array, Array]) -> tuple[Array, Array, Array, Array]:
+      sign, start = side
+
+      def profile(distance: Array) -> Array:
+        return loss_at(flat + (sign * distance).astype(flat.dtype) * direction)
+
+      return crossing(profile, loss, start, search)
+
+    distances, crossed, smallest, evaluations = jax.lax.map(search_side, (signs, starts))
+    if first_step is None:
+      starts = jnp.where(crossed, START_FRACTION * distances, starts)
+    return starts, (distances, crossed, jnp.minimum(smallest.min(), loss) / loss, evaluations.sum())
+
+  number = len(directions)
+  lanes = max(1, min(chunk_size, number))
+  rows = -(-number // lanes)
+  # Copies of the last direction pad the last row.
+  index = jnp.minimum(jnp.arange(rows * lanes), number - 1).reshape(rows, lanes)
+
+  def search_row(starts: Array, row: Array) -> tuple[Array, Any]:
     if lanes > 1:
-      return jax.vmap(one)(starts, picked)
-    starts, found = one(starts[0], jax.tree.map(lambda x: x[0], picked))
-    return starts[None], jax.tree.map(lambda x: x[None], found)
+      return jax.vmap(search_sides)(starts, directions[row])
+    return search_sides(starts, directions[row[0]])
 
-  _, found = jax.lax.scan(row, jnp.broadcast_to(start, (lanes, 2)), index)
-  at, crossed, least, evaluations = jax.tree.map(
-    lambda x: x.reshape(rows * lanes, *x.shape[2:])[:number], found
+  starts = jnp.broadcast_to(start, (lanes, 2) if lanes > 1 else (2,))
+  columns = jax.lax.scan(search_row, starts, index)[1]
+  distances, crossed, smallest, evaluations = (
+    x.reshape(rows * lanes, *x.shape[1 + (lanes > 1) :])[:number] for x in columns
   )
-  at = jnp.where(crossed, at, jnp.inf)
-  return IntervalFlatness(at.sum(axis=1), -at[:, 0], at[:, 1], crossed, least, evaluations)
+  distances = jnp.where(crossed, distances, jnp.inf)
+  result = IntervalFlatness(
+    distances.sum(axis=1), -distances[:, 0], distances[:, 1], crossed, smallest, evaluations
+  )
+  return result, loss, again
 
 
 def crossing(
-  profile: Profile, loss: Array, target: Array, start: Array, growth: Array, tol: Array, cap: Array
+  profile: Profile, loss: Array, start: Array, search: Search
 ) -> tuple[Array, Array, Array, Array]:
-  """Finds where `profile`, `loss` at 0, reaches `target`: `(t, found, least value seen, evaluations)`."""
-  # NaN counts as too large.
-  excess = lambda t: jnp.nan_to_num((profile(t) - target).astype(start.dtype), nan=jnp.inf, posinf=jnp.inf)
+  """Finds the distance at which `profile`, which is `loss` at 0, reaches `factor * loss`.
+
+  Returns the distance, whether it exists, the smallest value seen, and the number of evaluations.
+  """
+  factor, growth, tol, cap = search
+  target = factor * loss
+
+  def excess(distance: Array) -> Array:
+    # NaN counts as too large.
+    return jnp.nan_to_num((profile(distance) - target).astype(start.dtype), nan=jnp.inf, posinf=jnp.inf)
+
   unknown = jnp.full((), jnp.inf, start.dtype)
   zero = jnp.zeros((), start.dtype)
 
-  def open_(state):
+  def is_open(state):
     low, _, high, _, _, count = state
     return ((low == 0) | jnp.isinf(high)) & (low < cap) & (count < MAX_STEPS)
 
   def walk(state):
-    low, f_low, high, f_high, least, count = state
+    low, f_low, high, f_high, smallest, count = state
     t = jnp.where(jnp.isinf(high), jnp.where(low == 0, start, jnp.minimum(low * growth, cap)), high / growth)
     f = excess(t)
     below = f < 0
     low, f_low = jnp.where(below, t, low), jnp.where(below, f, f_low)
     high, f_high = jnp.where(below, high, t), jnp.where(below, f_high, f)
-    return low, f_low, high, f_high, jnp.minimum(least, f), count + 1
+    return low, f_low, high, f_high, jnp.minimum(smallest, f), count + 1
 
   state = (zero, -unknown, unknown, unknown, unknown, jnp.int32(0))
-  near, f_near, far, f_far, least, count = jax.lax.while_loop(open_, walk, state)
-  found = (near > 0) & jnp.isfinite(far) & (far <= cap)
+  near, f_near, far, f_far, smallest, count = jax.lax.while_loop(is_open, walk, state)
+  crossed = (near > 0) & jnp.isfinite(far) & (far <= cap)
 
   # Interpolation in log-log coordinates: log(1 + excess / target rise) against log(distance / nearer end). If
   # the loss has hardly risen or has fallen, the logarithm is meaningless and is clipped.
   rise = (target - loss).astype(start.dtype)
-  height = lambda f: jnp.log1p(jnp.maximum(f / rise, -0.95))
-  width = jnp.log(jnp.where(found, far / near, growth))
+
+  def height(f: Array) -> Array:
+    return jnp.log1p(jnp.maximum(f / rise, -0.95))
+
+  width = jnp.log(jnp.where(crossed, far / near, growth))
 
   # ITP: interpolate, truncate, project; at most one step more than bisection needs.
   tolerance = jnp.maximum(tol, 8 * jnp.finfo(start.dtype).eps) / 2
@@ -332,10 +326,10 @@ def crossing(
 
   def wide(state):
     low, _, high, _, _, done = state
-    return found & (high - low > 2 * tolerance) & (done < MAX_STEPS)
+    return crossed & (high - low > 2 * tolerance) & (done < MAX_STEPS)
 
   def shrink(state):
-    low, y_low, high, y_high, least, done = state
+    low, y_low, high, y_high, smallest, done = state
     middle = (low + high) / 2
     x = interpolated(low, y_low, high, y_high)
     sign = jnp.sign(middle - x)
@@ -348,22 +342,22 @@ def crossing(
     below = f < 0
     low, y_low = jnp.where(below, x, low), jnp.where(below, height(f), y_low)
     high, y_high = jnp.where(below, high, x), jnp.where(below, y_high, height(f))
-    return low, y_low, high, y_high, jnp.minimum(least, f), done + 1
+    return low, y_low, high, y_high, jnp.minimum(smallest, f), done + 1
 
-  state = (zero, height(f_near), width, height(f_far), least, jnp.int32(0))
-  low, y_low, high, y_high, least, done = jax.lax.while_loop(wide, shrink, state)
-  at = near * jnp.exp(interpolated(low, y_low, high, y_high))
-  return at, found, least + target, count + done
+  state = (zero, height(f_near), width, height(f_far), smallest, jnp.int32(0))
+  low, y_low, high, y_high, smallest, done = jax.lax.while_loop(wide, shrink, state)
+  distance = near * jnp.exp(interpolated(low, y_low, high, y_high))
+  return distance, crossed, smallest + target, count + done
 
 
-def check_loss(loss: Array, again: Array, name: str = "loss_fn") -> None:
+def _check_loss(loss: Array, again: Array) -> None:
   """Checks that the loss is positive, finite and deterministic."""
   if isinstance(loss, Tracer):
     return
   first, second = float(loss), float(again)
   if not 0 < first < float("inf"):
-    raise ValueError(f"{name} must be positive and finite at params, got {first}")
+    raise ValueError(f"loss_fn must be positive and finite at params, got {first}")
   if abs(first - second) > 1e3 * float(jnp.finfo(loss.dtype).eps) * first:
     raise ValueError(
-      f"{name} must give the same loss in every call, got {first:g} and {second:g}; draw all noise from key"
+      f"loss_fn must give the same loss in every call, got {first:g} and {second:g}; draw all noise from key"
     )

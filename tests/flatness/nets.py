@@ -74,8 +74,3 @@ def jax_hessian(params, batch, where, key=None):
   part = flatness.subset(params, where)
   loss = lambda flat: loss_fn(part.merge(flat), batch, key=None if key is None else jax.random.clone(key))
   return np.asarray(jax.jit(jax.hessian(loss))(part.flat))
-
-
-def dense_layer(params, batch, **options):
-  z, h = second(params, batch), first(params, batch)
-  return flatness.DenseLayer(head(params), z, h, batch, **options)

@@ -48,12 +48,6 @@ def _on_operator(function, **options):
   )
 
 
-def _layer(p, b):
-  h = jnp.ones((nets.EXAMPLES, nets.HIDDEN[0]))
-  z = jnp.ones((nets.EXAMPLES, nets.HIDDEN[1]))
-  return flatness.DenseLayer(nets.head(p), z, h, b)
-
-
 ANALYSES = {
   "hvp": lambda p, b: flatness.hvp(nets.loss_fn, p, b, mask=WHERE)(jnp.ones(SIZE)),
   "gauss_newton": lambda p, b: flatness.gauss_newton(_outputs, _squares, p, b, mask=WHERE)(jnp.ones(SIZE)),
@@ -71,9 +65,6 @@ ANALYSES = {
     _step, p, b, key=_key(), num_samples=2, params_of=lambda p: p
   ),
   "per_example_noise_covariance": _on_loss(flatness.per_example_noise_covariance, key=KEY),
-  "layer's hessian": lambda p, b: _layer(p, b).hessian(),
-  "layer's noise_covariance": lambda p, b: _layer(p, b).noise_covariance(key=_key()),
-  "layer's interval_flatness": lambda p, b: _layer(p, b).interval_flatness(ROWS),
   "top_eigenpairs": _on_operator(flatness.top_eigenpairs),
   "operator_trace": _on_operator(flatness.operator_trace),
   "spectral_density": _on_operator(flatness.spectral_density, num_steps=8),
@@ -136,18 +127,6 @@ def test_no_matrix_over_all_parameters_is_built(call):
   assert compiled.memory_analysis().temp_size_in_bytes < 3e6
 
 
-@pytest.mark.parametrize(
-  "compute", [lambda layer: layer.hessian(), lambda layer: layer.noise_covariance(key=_key())]
-)
-def test_a_layer_s_block_takes_the_memory_of_a_chunk(compute):
-  """Each example's packed outer products are 136 + 10 numbers: 12 MB of all 20 000."""
-  head = lambda z, batch, *, key: (jnp.tanh(z) ** 2).sum(axis=1)
-  call = jax.jit(lambda z, h: compute(flatness.DenseLayer(head, z, h, chunk_size=100)).packed)
-  shapes = (jax.ShapeDtypeStruct((20_000, size), np.float32) for size in (4, 15))
-  # The inputs are 1.2 MB: no copy of them either.
-  assert call.lower(*shapes).compile().memory_analysis().temp_size_in_bytes < 5e5
-
-
 def _refusals(loss, key=None):
   params, batch = jnp.ones(3), jnp.ones((4, 3))
   yield lambda: flatness.hessian(loss, params, batch, key=key)
@@ -193,6 +172,3 @@ def test_a_loss_with_noise_of_its_own_is_refused():
     flatness.interval_flatness(loss, jnp.ones(3), jnp.eye(3), None)
   with pytest.raises(ValueError, match="matvec must give the same product in every call"):
     flatness.top_eigenpairs(flatness.hvp(loss, jnp.ones(3), None), jnp.ones(3), key=_key())
-  head = lambda z, batch, *, key: 1 + (z**2).sum(axis=1) * generator.uniform(1, 2)
-  with pytest.raises(ValueError, match="head_fn must give the same loss in every call"):
-    flatness.DenseLayer(head, jnp.ones((4, 1)), jnp.ones((4, 1))).interval_flatness(jnp.eye(2))

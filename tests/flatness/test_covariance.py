@@ -1,4 +1,4 @@
-"""Covariances, components and alignment of samples, also of samples that are drawn where they are used."""
+"""Covariances, components and alignment of samples."""
 
 import jax
 import jax.numpy as jnp
@@ -99,24 +99,11 @@ def test_alignment_of_samples_and_operators():
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("x64")
-def test_alignment_of_packed_blocks():
-  generator = np.random.default_rng(0)
-  blocks = [flatness.DenseBlock(jnp.asarray(generator.normal(size=(6, 10))), 3, 3, True) for _ in range(2)]
-  packed = flatness.hessian_variance_alignment(*blocks)
-  dense = flatness.hessian_variance_alignment(*(block.matrix() for block in blocks))
-  np.testing.assert_allclose(packed, dense, rtol=1e-12)
-  other = flatness.DenseBlock(jnp.zeros((3, 10)), 2, 3, True)
-  with pytest.raises(ValueError, match="other must describe the same layer, 3 inputs, 3 units"):
-    flatness.hessian_variance_alignment(blocks[0], other)
-
-
 @pytest.mark.usefixtures("x64")
 def test_bad_arguments():
-  with pytest.raises(ValueError, match="one of covariance and samples must be given"):
+  with pytest.raises(ValueError, match="exactly one of covariance and samples must be given"):
     flatness.hessian_variance_alignment(jnp.eye(2))
-  with pytest.raises(ValueError, match="samples and hessian_trace must be given when hessian is an operator"):
+  with pytest.raises(ValueError, match="samples and hessian_trace must be given when hessian is a function"):
     flatness.hessian_variance_alignment(lambda v: v, samples=np.ones((3, 2)))
   with pytest.raises(ValueError, match=r"hessian and covariance must have one shape"):
     flatness.hessian_variance_alignment(jnp.eye(2), np.eye(3))
@@ -130,27 +117,21 @@ def step(state, batch, *, key):
   return state + batch * jax.random.normal(key, state.shape, state.dtype)
 
 
-def both(kind):
-  """Samples `[NUM, size]` as an array, and the same lazily."""
+def draw(kind):
+  """Samples `[NUM, size]`."""
   if kind == "trajectory":
     args, options = (step, 1e6 + jnp.arange(20.0), 1e-3), {"params_of": lambda state: state}
-    return tuple(
-      flatness.sample_trajectory(*args, key=KEY, num_samples=NUM, lazy=lazy, **options)[1]
-      for lazy in (False, True)
-    )
+    return flatness.sample_trajectory(*args, key=KEY, num_samples=NUM, **options)[1]
   args = (nets.loss_fn, nets.make_params(), nets.make_batch())
-  return tuple(
-    flatness.sample_gradients(*args, key=KEY, num_samples=NUM, first=3, mask="Dense_2/*", lazy=lazy)
-    for lazy in (False, True)
-  )
+  return flatness.sample_gradients(*args, key=KEY, num_samples=NUM, first=3, mask="Dense_2/*")
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["gradients", pytest.param("trajectory", marks=pytest.mark.thorough)])
 def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
-  samples, lazy = both(kind)
-  samples, size = np.asarray(samples), samples.shape[1]
+  samples = np.asarray(draw(kind))
+  size = samples.shape[1]
   directions = np.random.default_rng(0).normal(size=(4, size))
   hessian = np.diag(np.arange(1.0, size + 1))
   covariance = np.cov(samples.T, ddof=0)
@@ -159,11 +140,10 @@ def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
   curvature = flatness.Curvature(
     lambda w, x, *, key: (0.5 * x[0] * w**2).sum(), jnp.zeros(size), [jnp.diag(hessian)[None]]
   )
-  for given in (samples, lazy):
-    np.testing.assert_allclose(flatness.projected_variance(given, directions, ddof=1), variances, rtol=1e-7)
-    for operator in (jnp.asarray(hessian), lambda v: hessian @ v, curvature):
-      found = flatness.hessian_variance_alignment(operator, samples=given, hessian_trace=np.trace(hessian))
-      np.testing.assert_allclose(found, (trace, isotropic, trace / isotropic), rtol=1e-7)
+  np.testing.assert_allclose(flatness.projected_variance(samples, directions, ddof=1), variances, rtol=1e-7)
+  for operator in (jnp.asarray(hessian), lambda v: hessian @ v, curvature):
+    found = flatness.hessian_variance_alignment(operator, samples=samples, hessian_trace=np.trace(hessian))
+    np.testing.assert_allclose(found, (trace, isotropic, trace / isotropic), rtol=1e-7)
 
 
 @pytest.mark.thorough
@@ -174,11 +154,11 @@ def test_samples_and_operators_of_other_types(dtype):
   quarter = lambda state, batch, *, key: state + jax.random.rademacher(key, state.shape, dtype) / 4
   walk = (quarter, jnp.arange(20, dtype=dtype) / 2, None)
   options = {"key": KEY, "num_samples": NUM, "params_of": lambda state: state}
-  samples, lazy = (flatness.sample_trajectory(*walk, **options, lazy=lazy)[1] for lazy in (False, True))
+  samples = flatness.sample_trajectory(*walk, **options)[1]
   covariance, hessian = np.cov(np.asarray(samples, np.float64).T, ddof=0), np.diag(np.arange(1.0, 21))
-  np.testing.assert_allclose(flatness.projected_variance(lazy, np.eye(20)), np.diag(covariance), rtol=1e-4)
+  np.testing.assert_allclose(flatness.projected_variance(samples, np.eye(20)), np.diag(covariance), rtol=1e-4)
   for operator in (jnp.asarray(hessian), jnp.asarray(hessian, jnp.float32), lambda v: hessian @ v):
-    found = flatness.hessian_variance_alignment(operator, samples=lazy, hessian_trace=210.0)
+    found = flatness.hessian_variance_alignment(operator, samples=samples, hessian_trace=210.0)
     np.testing.assert_allclose(found.trace, np.trace(hessian @ covariance), rtol=1e-4)
     np.testing.assert_allclose(found.isotropic, 210 * np.trace(covariance) / 20, rtol=1e-4)
 
@@ -194,30 +174,23 @@ def test_samples_and_operators_of_other_types(dtype):
     ),
   ],
 )
-def test_no_matrix_of_all_samples(use):
-  """Neither in the program, nor in the memory that it is compiled to; of samples that are given, no copy."""
-  loss = lambda params, batch, *, key: params @ jax.random.normal(key, (5000,))
-  lazy = flatness.sample_gradients(loss, jnp.zeros(5000), None, key=KEY, num_samples=400, lazy=True)
-  assert "400,5000" not in str(jax.make_jaxpr(use)(lazy))
-  assert jax.jit(use).lower(lazy).compile().memory_analysis().temp_size_in_bytes < 20 * 5000 * 8
-  given = jax.ShapeDtypeStruct((400, 5000), jnp.float64)
-  assert jax.jit(use).lower(given).compile().memory_analysis().temp_size_in_bytes < 200 * 5000 * 8
+def test_no_copy_of_the_samples(use):
+  """The samples are not copied."""
+  samples = jax.ShapeDtypeStruct((400, 5000), jnp.float64)
+  assert jax.jit(use).lower(samples).compile().memory_analysis().temp_size_in_bytes < 200 * 5000 * 8
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("x64")
-def test_bad_arguments_of_lazy_samples():
-  lazy = both("gradients")[1]
-  assert repr(lazy) == "LazySamples([150, 15])"
+def test_bad_arguments_of_samples():
+  samples = jnp.ones((4, 15))
   for message, call in (
     (
       r"samples must be \[num, size\] with num above",
-      lambda: flatness.projected_variance(lazy, jnp.eye(15), ddof=150),
+      lambda: flatness.projected_variance(samples, jnp.eye(15), ddof=4),
     ),
-    ("directions must", lambda: flatness.projected_variance(lazy, jnp.eye(3))),
+    ("directions must", lambda: flatness.projected_variance(samples, jnp.eye(3))),
     (
       r"samples must be \[num, size\] with the size",
-      lambda: flatness.hessian_variance_alignment(jnp.eye(3), samples=lazy),
+      lambda: flatness.hessian_variance_alignment(jnp.eye(3), samples=samples),
     ),
   ):
     with pytest.raises(ValueError, match=message):

@@ -187,8 +187,6 @@ def test_bad_arguments():
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num_pairs=0)
   with pytest.raises(ValueError, match="which must be one of largest, smallest, magnitude, got 'top'"):
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, which="top")
-  with pytest.raises(ValueError, match="method must be one of hutchinson, xtrace, got 'hutch'"):
-    flatness.operator_trace(lambda v: v, jnp.zeros(8), key=key, method="hutch")
   for options, message in (
     ({"points": 0}, "points must be at least 1"),
     ({"grid": jnp.zeros(0)}, "grid must be"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxreg import flatness, losses
-from jaxreg.flatness._jacobians import pulled
+from jaxreg.flatness._jacobians import pull_back
 from jaxreg.models._convolution import convolution
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -85,7 +85,6 @@ def test_it_is_the_gauss_newton_matrix_where_the_hessian_is_another():
 @pytest.mark.thorough
 def test_of_a_dense_layer_it_is_the_layer_s_hessian():
   params, batch = nets.make_params(), nets.make_batch()
-  z, h = nets.second(params, batch), nets.first(params, batch)
 
   def after(params, z):
     return jax.nn.relu(z) @ params["Dense_2"]["kernel"] + params["Dense_2"]["bias"][None]
@@ -97,8 +96,13 @@ def test_of_a_dense_layer_it_is_the_layer_s_hessian():
     batch,
     mask="Dense_1/*",
   )
-  head = lambda z, batch, *, key: losses.softmax_cross_entropy(after(params, z), batch["labels"])
-  np.testing.assert_allclose(found, flatness.DenseLayer(head, z, h, batch).hessian().matrix(), atol=1e-14)
+  part = flatness.subset(params, "Dense_1/*")
+
+  def loss(flat):
+    logits = after(params, nets.second(part.merge(flat), batch))
+    return losses.softmax_cross_entropy(logits, batch["labels"]).mean()
+
+  np.testing.assert_allclose(found, jax.hessian(loss)(part.flat), atol=1e-14)
 
 
 def test_each_example_draws_its_own_noise():
@@ -202,7 +206,9 @@ def test_the_models_own_convolution_counts_as_a_layer(strides, padding, dilation
   outputs = lambda params, x, *, key: jnp.tanh(convolution(x, params["w"], strides, padding, **options)).sum(
     (1, 2)
   )
-  found = pulled(outputs, (True,), params, x, lambda z: jnp.broadcast_to(jnp.eye(CHANNELS), (EXAMPLES, 2, 2)))
+  found = pull_back(
+    outputs, (True,), params, x, lambda z: jnp.broadcast_to(jnp.eye(CHANNELS), (EXAMPLES, 2, 2))
+  )
   inputs, gradients = found.layers[0]
   assert not found.others
   jacobian = jnp.einsum("ntk,nrtu->nrku", inputs, gradients).reshape(EXAMPLES, CHANNELS, -1)

@@ -153,7 +153,7 @@ def test_trajectory_plane_is_numpy_s():
     (points[:2], "at least three trees"),
     ([jnp.ones(1)] * 3, "at least two parameters"),
     ([jnp.ones(2)] * 3, "points must be finite and differ"),
-    ([jnp.ones(2), jnp.zeros(2), jnp.ones(3)], "one structure and shapes, got others at index 2"),
+    ([jnp.ones(2), jnp.zeros(2), jnp.ones(3)], "one structure and shapes, got a different tree at index 2"),
   ):
     with pytest.raises(ValueError, match=message):
       flatness.trajectory_plane(few)

@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import flatness, losses
-from jaxreg.flatness import _split
+from jaxreg.flatness import _eigen
 
 _draw = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)
 PARAMS = {"hidden": 0.6 * _draw(0, 6, 8), "last": 0.6 * _draw(1, 8, 4), "scale": jnp.ones(8)}
@@ -99,14 +99,13 @@ def test_a_budget_holds_for_all_arrays_also_in_a_restart(monkeypatch):
     (jnp.sin(batch * params[name][None]) ** 2).mean() for name in names
   )
   curvature = flatness.Curvature(loss, params, _draw(4, 1, 1000))
-  held, less = [], _split._less
+  held, orthogonalized = [], _eigen.orthogonalized
 
   def counted(*arguments):
-    found = less(*arguments)
     held.append(sum(x.nbytes for x in jax.live_arrays()))
-    return found
+    return orthogonalized(*arguments)
 
-  monkeypatch.setattr(_split, "_less", counted)
+  monkeypatch.setattr(_eigen, "orthogonalized", counted)
   before = sum(x.nbytes for x in jax.live_arrays())
   options = {"key": jax.random.key(0), "num_pairs": 2, "num_steps": 30}
   found = curvature.top_eigenpairs(max_bytes=16 * 16000, **options)
@@ -140,10 +139,30 @@ def test_what_cannot_be_split_is_refused():
   ):
     with pytest.raises(ValueError, match=message):
       call()
-  newton = curvature.gauss_newton(lambda params, batch, *, key: batch["x"], lambda z, batch: z.sum())
-  with pytest.raises(ValueError, match="trace of split parameters is for the Hessian, got GaussNewton"):
-    newton.trace(key=key)
-  with pytest.raises(ValueError, match="layerwise of split parameters is for the Hessian, got GaussNewton"):
-    flatness.layerwise(newton, key=key)
-  with pytest.raises(ValueError, match="num_starts must be 0 for parameters that are split over devices"):
-    flatness.layerwise(curvature, key=key, num_starts=2)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_a_gauss_newton_matrix_and_its_layers_stay_split(kind):
+  mesh, curvature = split(kind)
+
+  def logits_fn(params, batch, *, key):
+    return jnp.einsum(
+      "nh,hc->nc", jnp.tanh(batch["x"] @ params["hidden"]), params["last"], out_sharding=OUT[kind]
+    )
+
+  def outer_loss(logits, batch):
+    return losses.softmax_cross_entropy(logits, batch["y"]).mean()
+
+  OUT = {"Auto": None, "Explicit": P()}
+  newton = curvature.gauss_newton(logits_fn, outer_loss)
+  with jax.set_mesh(mesh):
+    top = newton.top_eigenpairs(key=jax.random.key(0), num_steps=24)
+    layers = flatness.layerwise(newton, key=jax.random.key(1), num_samples=2, num_steps=10, num_starts=20)
+  plain = lambda params, batch, *, key: jnp.tanh(batch["x"] @ params["hidden"]) @ params["last"]
+  matrix = flatness.gauss_newton(plain, outer_loss, PARAMS, BATCH, mask=("hidden", "last")).matrix()
+  np.testing.assert_allclose(top.values, np.linalg.eigvalsh(matrix)[-1:], rtol=1e-3)
+  for number, rows in enumerate((slice(0, 48), slice(48, 80))):
+    error = 5 * layers.frobenius_norms.standard_error[number]
+    assert abs(layers.frobenius_norms.mean[number] - np.linalg.norm(matrix[rows, rows])) <= error
+  assert len(layers.densities) == 2

@@ -1,0 +1,127 @@
+"""The mean loss over more examples than fit in one pass, chunk by chunk in compiled code."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg._checks import check_count, check_loss_fn
+from jaxreg._sharding import partitioned
+from jaxreg.flatness._common import num_examples
+from jaxreg.typing import Array, Batch, Key, LossFn, Params
+
+# The maximum number of terms that one loop adds.
+LOOP = 64
+
+
+def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
+  """Computes the same mean loss chunk by chunk, and its derivatives of any order too.
+
+  .. math:: L = \\frac1n \\sum_c n_c L_c
+
+  In addition to the data it needs the memory of one chunk: the backward pass recomputes each chunk. Chunk `c`
+  of `k` whole chunks has the examples `c, c + k, c + 2k, ...`, so that with data sharded over devices every
+  chunk is sharded too. The remaining examples make a last, smaller chunk. Each chunk draws its noise from its
+  own key.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`, a mean over the leading axis of the batch's leaves.
+    chunk_size: how many examples to process at a time.
+
+  Returns:
+    A loss of the same signature. Equal arguments give the same function, which compiles once.
+
+  Example:
+    >>> loss = chunked(lambda params, batch, *, key: (params * batch).mean(), 2)
+    >>> loss(jnp.float32(2.0), jnp.arange(5.0), key=None)
+    Array(4., dtype=float32)
+  """
+  check_loss_fn(loss_fn)
+  check_count(chunk_size, "chunk_size")
+  return _chunked(loss_fn, int(chunk_size))
+
+
+@functools.lru_cache(maxsize=32)
+def _chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
+  def loss(params: Params, batch: Batch, *, key: Key | None = None) -> Array:
+    return partitioned(functools.partial(_mean_loss, loss_fn, chunk_size), params, batch, key, kept=slice(0))
+
+  return loss
+
+
+def _mean_loss(loss_fn: LossFn, chunk_size: int, params: Params, batch: Batch, key: Key | None) -> Array:
+  size = num_examples(batch)
+  chunks, rest = divmod(size, chunk_size)
+
+  def loss_of_part(params: Params, part: Batch, number: Array) -> Array:
+    part_key = None if key is None else jax.random.fold_in(key, number)
+    return loss_fn(params, part, key=part_key)
+
+  # The chunk is taken inside: otherwise the backward pass would keep all chunks, a copy of the data.
+  @jax.checkpoint
+  def loss_of_chunk(params: Params, batch: Batch, number: Array) -> Array:
+    return loss_of_part(params, strided_chunk(batch, chunks, chunk_size, number), number)
+
+  # The loss may be wider than the parameters.
+  loss = jnp.zeros((), jax.eval_shape(loss_of_part, params, batch, jnp.int32(0)).dtype)
+  if chunks:
+    loss = _sum(functools.partial(loss_of_chunk, params, batch), chunks, loss) * (chunk_size / size)
+  if rest:
+    last = last_rows(batch, rest)
+    loss = loss + jax.checkpoint(loss_of_part)(params, last, jnp.int32(chunks)) * (rest / size)
+  return loss
+
+
+def _sum(function: Callable[[Array], Array], count: int, zero: Array) -> Array:
+  """Sums a function of the numbers below `count`, in nested loops of at most `LOOP` terms.
+
+  In one long loop a float32 sum drifts. The backward pass adds the gradients of the chunks in the same loops.
+  """
+  lengths = [count]
+  while lengths[0] > LOOP:
+    # Of the possible lengths of an inner loop, take the one that pads the last inner loop least.
+    length = min(range(LOOP // 2, LOOP // 4, -1), key=functools.partial(_padding, lengths[0]))
+    lengths = [-(-lengths[0] // length), length, *lengths[1:]]
+  padded = math.prod(lengths) != count
+
+  def add_term(total: Array, number: Array) -> tuple[Array, None]:
+    if not padded:
+      return total + function(number), None
+    # Padding repeats the last chunk with weight 0.
+    return total + jnp.where(number < count, function(jnp.minimum(number, count - 1)), 0), None
+
+  def add_terms(total: Array, numbers: Array) -> tuple[Array, None]:
+    step = add_terms if numbers.ndim > 1 else add_term
+    return total + jax.lax.scan(step, zero, numbers)[0], None
+
+  numbers = jnp.arange(math.prod(lengths)).reshape(lengths)
+  return jax.lax.scan(add_terms if numbers.ndim > 1 else add_term, zero, numbers)[0]
+
+
+def _padding(count: int, length: int) -> int:
+  """Returns by how much `count` is below a multiple of `length`."""
+  return -count % length
+
+
+def strided_chunk(batch: Batch, chunks: int, chunk_size: int, number: Array) -> Batch:
+  """Takes the examples `number, number + chunks, ...` of the first `chunks * chunk_size`."""
+
+  def take(x: Array) -> Array:
+    x = x[: chunks * chunk_size].reshape(chunk_size, chunks, *x.shape[1:])
+    return jax.lax.dynamic_index_in_dim(x, number, axis=1, keepdims=False)
+
+  return jax.tree.map(take, batch)
+
+
+def last_rows(batch: Batch, number: int) -> Batch:
+  """Takes the last `number` examples."""
+
+  def take(x: Any) -> Any:
+    return x[len(x) - number :]
+
+  return jax.tree.map(take, batch)
