@@ -58,7 +58,7 @@ def huggingface(
   wanted = {part: name for part, name in {"train": train, "val": val, "test": test}.items() if name}
   for part, name in wanted.items():
     if name not in stored:
-      raise unknown(part, name, stored)
+      raise unknown(part, name, map(str, stored))
   features = stored[train].features
   classes, images = (
     [name for name, feature in features.items() if feature._type == kind and name not in leave_out]
