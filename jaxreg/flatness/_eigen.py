@@ -454,8 +454,12 @@ def quadrature(
 def _quadrature(operator, num_samples, num_steps, key):
   probe_key, *check_keys = jax.random.split(key, 3)
   u, v = (draw(jax.random.normal, check_key, operator.like) for check_key in check_keys)
-  probe = partial(_nodes_and_weights, operator, num_steps)
-  nodes, weights = operator.map(probe, jax.random.split(probe_key, num_samples))
+
+  def probe(number: Array) -> tuple[Array, Array]:
+    # Not a loop over keys, which the checker of reused keys refuses under `vmap`.
+    return _nodes_and_weights(operator, num_steps, jax.random.fold_in(probe_key, number))
+
+  nodes, weights = operator.map(probe, jnp.arange(num_samples))
   return nodes, weights, (u, v, operator(u), operator(u), operator(v))
 
 
