@@ -33,6 +33,7 @@ class Oracle(NamedTuple):
   code: str  # the last function is the oracle
   options: str  # the options of the case, as in a call
   named: bool  # whether the oracle takes the arguments by name, and not `a` that holds them
+  summed: bool = False  # whether the oracle is that of the sum of the terms
 
 
 @functools.cache
@@ -69,6 +70,9 @@ def oracle(full: str) -> Oracle | None:
     return Oracle(_code(file, case.args[2], full), ", ".join(shown), named=False)
   name = full.partition(".")[2]
   function = read(ORACLES).defined.get(name)
+  if function is None and name.endswith("_terms"):
+    total = oracle(full.removesuffix("_terms"))
+    return total and total._replace(summed=True)
   return Oracle(_with_helpers(ORACLES, [function]), "", named=True) if function else None
 
 

@@ -228,7 +228,8 @@ def _in_plain_numpy(full: str) -> str:
     "" if oracle.named else " In the last function `a` holds the arguments as NumPy arrays in float64."
   )
   code = "".join(f"   {line}".rstrip() + "\n" for line in oracle.code.splitlines())
-  text = f"The tests compare this function with the following code{options}.{arguments}"
+  compared = "the sum of these terms" if oracle.summed else "this function"
+  text = f"The tests compare {compared} with the following code{options}.{arguments}"
   return f"\nIn plain NumPy\n{'-' * 14}\n\n{text}\n\n.. code-block:: python\n\n{code}"
 
 

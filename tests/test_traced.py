@@ -143,6 +143,7 @@ def test_every_function_with_a_floating_option_is_walked():
           and (parameter.default is parameter.empty)
         )
         name = f"{folder}.{function} {option}"
-        if number and name not in ALL and name not in STATIC:
+        whole = name.replace("_terms ", " ")  # the loss that is the sum of the terms
+        if number and not {name, whole} & ALL.keys() and name not in STATIC:
           missing.append(name)
   assert not missing

@@ -11,7 +11,7 @@ import pytest
 import runs
 
 from jaxreg._atomic_files import replaced, write_json
-from jaxreg.train.data import unpack
+from jaxreg.train.data import bounded_files
 from jaxreg.train.errors import RunError, printable
 from jaxreg.train.finished.load import load
 from jaxreg.train.run.health import Watchdog
@@ -92,7 +92,7 @@ def test_what_a_terminal_would_act_on_is_escaped(text, shown):
 
 @pytest.fixture
 def little_memory(monkeypatch):
-  monkeypatch.setattr(unpack, "most_bytes", lambda: 10**6)
+  monkeypatch.setattr(bounded_files, "most_bytes", lambda: 10**6)
 
 
 def test_an_archive_that_promises_too_much_is_refused(tmp_path, little_memory):

@@ -5,11 +5,11 @@ import numpy as np
 import oracles
 import pytest
 import runs
-from jaxreg.models._method_heads import CoarseTasksHead
 
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
+from jaxreg.train.methods.multitask import CoarseTasksHead
 from jaxreg.train.registry import REGISTRY
 
 TASKS = ((0, 1, 0, 1), (2, 0, 1, 1))
@@ -24,9 +24,7 @@ def test_the_terms_of_several_tasks(learned):
   variables = head.init(jax.random.key(0), X)
   if learned:
     variables["params"]["log_vars"] = np.array([0.3, -0.2, 0.5], np.float32)
-  got = REGISTRY["method"]["multitask"].function.loss(
-    jax.random.key(1), labels=LABELS, weight=0.5, **head.apply(variables, X)
-  )
+  got = REGISTRY["method"]["multitask"].function.loss(labels=LABELS, weight=0.5, **head.apply(variables, X))
   losses = []
   for name, labels in (
     ("classes", LABELS),
