@@ -74,11 +74,11 @@ class Dense(nn.Module):
       rate = self.initial_rate
       check_range(rate, "initial_rate", low=0, high=1, open_low=True, open_high=True)
 
-      def start(key):
+      def rate_logit(key):
         return jnp.log(jnp.asarray(rate / (1 - rate), jnp.float32))
 
-      learned = {"rate_logit": self.param("rate_logit", start)}
+      learned = {"rate_logit": self.param("rate_logit", rate_logit)}
     else:
-      start = nn.initializers.constant(self.initial_log_alpha)
-      learned = {"log_alpha": self.param("log_alpha", start, x.shape[-1:])}
+      constant = nn.initializers.constant(self.initial_log_alpha)
+      learned = {"log_alpha": self.param("log_alpha", constant, x.shape[-1:])}
     return getattr(noise, self.kind)(self.make_rng("dropout"), x, **learned) if train else x
