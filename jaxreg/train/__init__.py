@@ -11,8 +11,10 @@ Its parts, from the top down; each imports from those below it::
   config    the fields, what they mean, what they may hold
   devices   mesh, jit and pmap, replicas, processes
   registry  the functions and classes that a configuration can name, a row each
-  step      pure and compiled: objective, training step, prediction
+  step      pure and compiled: `step.py` is the training step on one page; prediction, metrics
   data      sources, order, batches
+  methods   a file for each kind of method: head, loss, prediction rule, row
+  modules   Linen, NNX, Equinox and plain functions as pairs of pure functions, `init` and `apply`
 
 `train(config, workdir)` trains. `load(workdir)` returns the prediction function of a trained model.
 `make_program(config, ...)` returns the pure step for a loop of your own.
