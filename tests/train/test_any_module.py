@@ -158,7 +158,7 @@ def test_statistics_are_those_of_the_batch_in_float32(name, precision):
   )
   x = batch["inputs"].reshape(32, -1) / 16.0
   mean = np.tanh(x @ (kernel.T if name == "EquinoxNet" else kernel) + bias).mean(0)
-  statistics = after.model_state["state"]["backbone"]
+  statistics = after.model_state["backbone"]
   if name == "NNXNet":  # the average begins at 0
     found, wanted = statistics["norm"]["mean"], 0.1 * mean
   else:  # Equinox corrects the beginning in the prediction
@@ -286,7 +286,7 @@ def test_mistakes_are_one_line():
     make("Wide")
   mixed = {"augment.names": ("manifold_mixup",), "augment.manifold_mixup.layers": ("backbone/layers/1",)}
   for name in FORMS[1:]:
-    with pytest.raises(train.RunError, match=r"layers: must be among backbone, head, .* mixed inside of it$"):
+    with pytest.raises(train.RunError, match=r"layers: must be among backbone, head, .* only Linen modules are mixed inside$"):
       make(name, mixed)
   shape = {"input_shape": (8, 8, 1), "num_classes": 10, "num_examples": 128}
   with pytest.raises(train.RunError, match=r"^init_fn, apply_fn: must be given together"):

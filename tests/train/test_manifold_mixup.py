@@ -28,7 +28,8 @@ def test_the_inputs_of_the_drawn_layer_are_mixed(layer):
   one = np.ones(6, np.float32)
   mixing = Mixing(partners, {"backbone": one, "head": one, layer: share})
   x = sources.digits().test.inputs[:6]
-  outputs, _ = program.apply_fn(state.params, {}, x / 16, key=None, train=False, mixing=mixing)
+  pure = program.network.features_and_outputs
+  (_, outputs), _ = pure(state.params, {}, x / 16, key=None, train=False, mixing=mixing)
   mix = lambda x: share[:, None] * x + (1 - share)[:, None] * x[partners]
   hidden = np.float64(x.reshape(6, -1)) / 16
   first, last = (jax.tree.map(np.float64, state.params[part]) for part in ("backbone", "head"))

@@ -136,8 +136,10 @@ def test_losses_and_predictions_begin_by_widening(method):
   )
   assert {str(x.dtype) for x in jax.tree.leaves(outputs)} == {"bfloat16"}
   for function in (
-    lambda outputs: built.method.loss(key, labels=labels, **outputs),
-    lambda outputs: built.method.predict(key, **outputs),
+    lambda outputs: built.method.loss(
+      *built.method.key_for("loss", key), **outputs, **{built.method.labels: labels}
+    ),
+    lambda outputs: built.method.predicted(key, outputs),
   ):
     jaxpr, results = jax.make_jaxpr(function, return_shape=True)(outputs)
     assert {str(x.dtype) for x in jax.tree.leaves(results)} == {"float32"}

@@ -137,7 +137,7 @@ def test_a_file_gives_the_backbone_and_a_head_of_as_many_classes(torch_file, cla
   kernel = state.params["backbone"]["stage1_block0"]["Conv_2"]["kernel"]  # the shortcut's
   same = np.testing.assert_array_equal
   same(kernel[0], tensors["layer2.0.downsample.0.weight"].transpose(2, 3, 1, 0))
-  variance = state.model_state["batch_stats"]["backbone"]["BatchNorm_0"]["var"]
+  variance = state.model_state["backbone"]["batch_stats"]["BatchNorm_0"]["var"]
   same(variance[0], tensors["bn1.running_var"])
   head, reference = (
     tree["head"]["classifier"]["kernel"] for tree in (state.params, state.extras["reference"])
