@@ -143,7 +143,7 @@ def extreme(case: Case, seed: int) -> dict[str, Any]:
 
 
 def several(case: Case, n: int) -> list[dict[str, Any]]:
-  """`n` inputs that differ in what is batched and share the rest."""
+  """Draws `n` inputs: new values for batched arguments, the same for the others."""
   shared = make(case, 0)
   pick = lambda spec, own, other: own if spec.batched else other
   return [jax.tree.map(pick, dict(case.inputs), make(case, i), shared) for i in range(n)]
@@ -179,7 +179,7 @@ def split_floats(case: Case, inputs: dict[str, Any]) -> tuple[dict[str, Any], di
 
 
 def inside(spec: Input, x: Any) -> Any:
-  """Away from the kinks: where an example stops counting, where a mask is shut or open."""
+  """Moves inputs away from kinks, such as the edge of a mask."""
   return {"weight": lambda: x + 0.1, "unit": lambda: 0.1 + 0.8 * x}.get(spec.kind, lambda: x)()
 
 
@@ -320,7 +320,7 @@ def check_bfloat16_values(case: Case) -> None:
   specs = dict(case.inputs)
   narrow = jax.tree.map(cast(jnp.bfloat16), specs, make(case))
   wide = jax.tree.map(again, specs, jax.tree.map(cast(jnp.float32), specs, narrow))
-  # Three roundings to 8 bits, where the result has 8 bits; products in between for a layer.
+  # An 8-bit result may be off by three roundings; a layer also rounds its products.
   tolerance = 2**-6 if case.output == "same" else 1e-6
   assert_close(case(narrow), case(wide), rtol=tolerance, atol=tolerance, what="values of bfloat16")
 

@@ -90,7 +90,7 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
 
 
 def beta(key: Key, alpha: ArrayLike, number: int) -> Array:
-  """Draws shares from Beta(alpha, alpha) by `[2, number]` log-gammas in one draw; none underflows."""
+  """Draws shares `[number]` from Beta(alpha, alpha), in logarithms, so that no share underflows."""
   one, other = jax.random.loggamma(key, alpha, (2, number))
   return jax.nn.sigmoid(one - other)
 

@@ -135,7 +135,7 @@ def gauss_newton_matrix(
   .. math:: G = \frac1n \sum_i J_i^\top A_i J_i, \qquad J_i = \partial z_i / \partial \theta, \quad
     A_i = \nabla_z^2 \ell_i
 
-  It is `gauss_newton(...).matrix()`, but one backward pass per output replaces one product per parameter.
+  It is `gauss_newton(...).matrix()`, and costs one backward pass per output, not one product per parameter.
 
   If the outputs are piecewise linear in the selected parameters, this is the exact Hessian. That holds for
   one linear or convolutional layer of a ReLU network, with residual connections, pooling and BatchNorm's

@@ -100,7 +100,7 @@ def gaussian_dropout(
   if rate is not None:
     check_option(rate, "rate", x.shape, low=0, high=1, entrywise=True)
     rate = jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
-    # The root has an infinite derivative at rate 0, the quotient at rate 1; there 0.5 takes their place.
+    # At rates 0 and 1 the derivative is infinite, so 0.5 replaces the rate.
     inside = (rate > 0) & (rate < 1)
     usual = jnp.where(inside, rate, 0.5)
     std = jnp.where(inside, jnp.sqrt(usual / (1 - usual)), 0)

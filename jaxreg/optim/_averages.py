@@ -21,7 +21,7 @@ class Average(NamedTuple):
 
 
 def check_decay(decay: ArrayLike | None, name: str, debias: bool) -> None:
-  """Checks that a decay is in [0, 1]; 1, the flat mean of all values, needs weights that sum to 1."""
+  """Checks that a decay is in [0, 1]; 1 averages all values equally, so its weights must sum to 1."""
   if decay is not None:
     check_range(decay, name, low=0, high=1)
     if not debias:

@@ -20,7 +20,7 @@ def part(tree: Any, like: Any) -> Any:
 
 
 def whole(params: Params, all_params: Params | None) -> Params:
-  """`params`, with the leaves of `all_params`, in at least float32, in place of those that are masked."""
+  """Fills the masked leaves of `params` from `all_params`, in float32 or wider."""
   if all_params is None:
     return params
   if _has_masked(all_params):

@@ -4,7 +4,7 @@ Its parts, from the top down; each imports from those below it::
 
   cli       flags to a checked configuration
   summary   the results of a job in a few lines
-  jobs      train, evaluate, compare, report, ..., check_data
+  jobs      train, evaluate, compare, report, check_data
   finished  a finished run: restore, load, its loss, measures
   assemble  the last part that sees a configuration: from a configuration to pure functions
   run       one run and its work directory: loop, checkpoints, log, results
@@ -17,7 +17,8 @@ Its parts, from the top down; each imports from those below it::
   modules   Linen, NNX, Equinox and plain functions as pairs of pure functions, `init` and `apply`
 
 `train(config, workdir)` trains. `load(workdir)` returns the prediction function of a trained model.
-`make_program(config, ...)` returns the pure step for a loop of your own.
+`make_program(config, ...)` returns the pure step for a loop of your own. `docs/how_a_step_works.md` follows a
+step, a batch and a field from end to end.
 """
 
 import importlib

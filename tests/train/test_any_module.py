@@ -286,7 +286,8 @@ def test_mistakes_are_one_line():
     make("Wide")
   mixed = {"augment.names": ("manifold_mixup",), "augment.manifold_mixup.layers": ("backbone/layers/1",)}
   for name in FORMS[1:]:
-    with pytest.raises(train.RunError, match=r"layers: must be among backbone, head, .* only Linen modules are mixed inside$"):
+    message = r"layers: must be among backbone, head, .* only Linen modules are mixed inside$"
+    with pytest.raises(train.RunError, match=message):
       make(name, mixed)
   shape = {"input_shape": (8, 8, 1), "num_classes": 10, "num_examples": 128}
   with pytest.raises(train.RunError, match=r"^init_fn, apply_fn: must be given together"):

@@ -212,7 +212,7 @@ def _assemble(
 
 
 def _method(config: Config) -> tuple[Method, Mapping[str, Options]]:
-  """The method, whose loss and prediction rule have their options; and the options of all its parts."""
+  """Returns the method with its options bound, and the options of head and prediction rule."""
   named = chosen(config, "method")
   method: Method = named.entry.function
   loss = named.options["loss"]

@@ -74,7 +74,7 @@ def split_option(field: str) -> tuple[str, str, str] | None:
 
 
 def chooser(field: str, flat: Options) -> str | None:
-  """Returns the field that does not name this option's choice; None if the option is read."""
+  """Returns the field that would have to name this option's choice; None if it names it."""
   option = split_option(field)
   if option is None:
     return None

@@ -45,7 +45,7 @@ class Field(NamedTuple):
   help: str = ""  # for fields that no function's docstring describes
   allowed: str | None = None  # the interval of its numbers, as "[0, inf)"
   # When a job reads it: a function of the flat configuration, or the name of a field that must not be empty
-  # or 0, and that is always read itself.
+  # or 0. That field itself is always read.
   read_when: Reads | str | None = None
   scope: Literal["call", "prediction", "place", "length"] | None = None
   kind: object = None  # its type; a `Literal` has the allowed names

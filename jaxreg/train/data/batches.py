@@ -255,7 +255,7 @@ def make_feed(
 
 
 def in_turn(mesh: jax.sharding.Mesh, source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-  """Every example once, in order, in batches of one size with weights; the padding has weight 0."""
+  """Yields every example once, in order, in equal batches; padding examples have weight 0."""
   images = source.split.inputs
   if not isinstance(images, Images):
     for indices, weights in padded_indices(len(source), batch_size):

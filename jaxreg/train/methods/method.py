@@ -31,7 +31,7 @@ class Method:
     predicts: what `predict` returns: log-probabilities of `classes` `[batch, classes]`, or of `yes or no` for
       each label. Of labels that are numbers: `means` or `moments`, both `[batch, ..., 2]` of a mean and a
       variance (0 for `means`), or `quantiles` `[batch, ..., levels]` for the option `levels`.
-    needs: further descriptions of the data that the head takes, such as `input_shape`.
+    needs: further fields of `DataSpec` that the head takes, such as `input_shape`.
   """
 
   head: Callable[..., Any]

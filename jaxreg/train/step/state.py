@@ -82,7 +82,7 @@ class Extras:
     return {name: part for name, part in made.items() if jax.tree.leaves(part)}
 
   def update(self, old: TrainState, state: TrainState) -> TrainState:
-    """Updates the extras after the parameters; a run that has stopped keeps all but `step` and the extras."""
+    """Updates the extras after the parameters; after early stopping, only `step` and the extras change."""
     extras, new = state.extras, dict(state.extras)
     if "average" in extras:
       new["average"] = self.average.step(extras["average"], state.variables, state.step)

@@ -37,7 +37,7 @@ def make_objective(
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
   A batch has stored `inputs` `[batch, ...]`, `labels` `[batch]` and perhaps `weights` `[batch]`. An example
-  of weight 0 has no effect. An example of label -1 has no label. Labels and weights of sequences are
+  of weight 0 has no effect. Label -1 means no label. Labels and weights of sequences are
   `[batch, length]`, and a label of weight 0 has no effect.
 
   The loss is the weighted mean of the forward pass's terms plus the `regularizers`. Every term is a metric.
