@@ -99,3 +99,10 @@ def sum_of_rows(function: Callable[..., Array], rows: int, zero: Array, *arrays:
 
   running = jax.lax.fori_loop(0, chunks, add_chunk, compensated(zero))
   return total(add(running, rows_sum(chunks * rows, rest)) if rest else running)
+
+
+def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
+  """Computes `(sum, count)` of values `[batch, ...]`; values of weight 0 may be NaN."""
+  values = values.astype(jnp.promote_types(values.dtype, weights.dtype))
+  weights = jnp.broadcast_to(jnp.expand_dims(weights, range(weights.ndim, values.ndim)), values.shape)
+  return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()

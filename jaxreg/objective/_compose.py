@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_batch, check_floating, check_key, check_loss_fn, one_line
 from jaxreg._keys import named
 from jaxreg._leaves import wide
+from jaxreg._sums import weighted
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.objective._report import Report, make_report
 from jaxreg.objective._terms import Penalty, Perturbation, Term, at_step, bound
@@ -268,13 +269,6 @@ def compose(
         f"terms must be made by penalty, example_term or perturbation, got {one_line(term)} for {name}"
       )
   return Composed(loss_fn, dict(terms), has_aux, with_metrics, weights_fn)
-
-
-def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
-  """Computes `(sum, count)` of values `[batch, ...]`; values of weight 0 may be NaN."""
-  values = values.astype(jnp.promote_types(values.dtype, weights.dtype))
-  weights = jnp.broadcast_to(jnp.expand_dims(weights, range(weights.ndim, values.ndim)), values.shape)
-  return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()
 
 
 def _entry(value: Array, weights: Array | None, count: Array, name: str) -> tuple[Array, Array]:

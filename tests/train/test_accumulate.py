@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.step.metrics import weighted
+from jaxreg._sums import weighted
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.step import make_train_step
 

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxreg._sums import weighted
 from jaxreg.calibration import merge
 from jaxreg.train.data.batches import padded_indices
-from jaxreg.train.step.metrics import averaged, prediction_metrics, summarize, to_host, weighted
+from jaxreg.train.step.metrics import averaged, prediction_metrics, summarize, to_host
 
 SIZE, CLASSES = 103, 5
 

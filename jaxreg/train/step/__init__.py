@@ -1,8 +1,8 @@
 """The step: pure functions of states, batches and keys, which compile under jit, vmap and pmap.
 
-`step` trains and `predict` predicts. `objective` builds the function that a step minimises, from a row of
-`methods`, from `terms`, and from the penalties and noise of `regularizers`. `program` holds the
-functions of one run together.
-May import: modules, methods, entries, keys, and data for the types of a batch.
-No function here sees a configuration.
+`step` is the page to copy: the objective and the training step. `forward` runs the network and the method's
+loss, `gradient` differentiates, `predict` predicts. `terms` and `regularizers` make what a configuration adds
+to the loss. `program` holds the functions of one run together.
+May import: modules, methods, entries, keys, and data for the types of a batch. No function here sees a
+configuration.
 """

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxreg import calibration
 from jaxreg._metrics import metric
-from jaxreg.objective._compose import weighted as weighted
+from jaxreg._sums import weighted
 from jaxreg.typing import Array, PyTree
 
 

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg import objective as objectives
+from jaxreg._sums import weighted
 from jaxreg.train import keys
 from jaxreg.train.step.batch import by_class, make_examples
 from jaxreg.train.step.forward import Forward, Pass
 from jaxreg.train.step.gradient import Gradient, combined, make_gradient
-from jaxreg.train.step.metrics import weighted
 from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.targets import CLASSES, Target
 from jaxreg.typing import Array, Batch, Key, Metrics, ModelState, Objective, Params

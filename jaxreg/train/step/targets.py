@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration, ensembles, losses
+from jaxreg._sums import weighted
 from jaxreg.train.methods.method import Predicts
 from jaxreg.train.step.batch import Examples, Standard
-from jaxreg.train.step.metrics import Residuals, Sums, prediction_metrics, residuals, weighted
+from jaxreg.train.step.metrics import Residuals, Sums, prediction_metrics, residuals
 from jaxreg.typing import Array
 
 AnyArray = TypeVar("AnyArray", Array, np.ndarray)
