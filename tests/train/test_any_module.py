@@ -132,7 +132,7 @@ def test_dropout_draws_from_the_key_of_the_pass_and_only_in_training(name):
   program = make(name)
   state, x = program.init(0), jnp.ones((32, 64))
   head = program.abstract.params["head"]["classifier"]["kernel"].shape[0]
-  params = {"head": {"classifier": {"kernel": jnp.eye(head, 10), "bias": jnp.zeros(10)}}}
+  params = {"backbone": {}, "head": {"classifier": {"kernel": jnp.eye(head, 10), "bias": jnp.zeros(10)}}}
   of = lambda key, train: program.apply_fn(params, state.model_state, x, key=key, train=train)[0]["logits"]
   one, same, other = (np.asarray(of(jax.random.key(number), True)) for number in (1, 1, 2))
   np.testing.assert_array_equal(one, same)
@@ -249,7 +249,7 @@ def test_evaluate_and_load_give_it_back(name, tmp_path, light_runs):
   x, backbone, head = (
     jnp.asarray(test.inputs / 16.0, jnp.float32),
     predict.backbone,
-    predict._state.params["head"],
+    predict.state.params["head"],
   )
   if name == "NNXNet":
     assert isinstance(backbone, backbones.NNXNet)

@@ -185,7 +185,7 @@ def write_bad(file, kind):
 @pytest.mark.parametrize(
   ("kind", "message"),
   [
-    ("missing", r"batch_stats/backbone/stage3_block1/BatchNorm_1/mean is missing, here \(16,\); give model"),
+    ("missing", r"backbone/batch_stats/stage3_block1/BatchNorm_1/mean is missing, here \(16,\); give model"),
     ("shape", r"stage2_block0/Conv_0/kernel is \(3, 5, 4, 8\), here \(3, 3, 4, 8\); give model"),
     ("layout", r"cannot be read \(tensors must be named .*, got 'layer1\.0\.se\.fc1\.weight'\)$"),
     ("deeper", r"stage0_block2/BatchNorm_0/mean is \(2,\), here missing; give model"),

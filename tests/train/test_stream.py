@@ -489,14 +489,14 @@ def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
 def test_worker_processes_give_the_same(noisy):
   mesh = make_mesh()
   whole = feed_of(noisy, mesh, stop=7)
-  worked = feed_of(noisy.decoded_by(size=6, resize=8, workers=2), mesh, start=2, stop=7)
+  worked = feed_of(noisy.decoded_by(size=6, workers=2), mesh, start=2, stop=7)
   assert_equal({name: x[2:] for name, x in whole.items()}, worked)
 
 
 @pytest.mark.thorough
 def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
   """SIGTERM reaches the whole group of processes, and the run still has to end its step."""
-  dataset = noisy.decoded_by(size=6, resize=8, workers=1)
+  dataset = noisy.decoded_by(size=6, workers=1)
   mesh = make_mesh()
   source = batches.make_source(mesh, dataset.train, resident=False)
   order = Order(range(3, 4), len(dataset.train), 8)

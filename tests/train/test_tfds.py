@@ -74,7 +74,7 @@ def fails(*mentions, **options):
     runs.read_source("tfds", **options)
   message = str(caught.value)
   assert "\n" not in message
-  assert message.startswith("data.tfds")
+  assert message.startswith(("data.tfds", "data.subset", "data.validation_fraction"))
   for mention in mentions:
     assert str(mention) in message, message
 

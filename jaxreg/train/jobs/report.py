@@ -137,7 +137,7 @@ def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
     else:
       network, rule = jax.random.split(key)
       values, _ = program.apply_fn(params, state.model_state, inputs, key=network, train=True)
-      outputs = target.original(program.method.predict(rule, **values))
+      outputs = target.original(program.method.predicted(rule, values))
     return outputs[..., :1] if means_alone else outputs
 
   return predict

@@ -118,8 +118,10 @@ def make_train_step(
       key = keys.device(key, axis_name)
 
     # 1. The loss and its gradient.
+    noise = key
+
     def gradient_at(params: Params) -> Gradient:
-      value, grads = value_and_grad(gather(params), state, batch, keys.again(key))
+      value, grads = value_and_grad(gather(params), state, batch, keys.again(noise))
       grads = scatter(grads)
       return (value, grads) if axis_name is None else combined(value, grads, axis_name)
 
@@ -129,8 +131,9 @@ def make_train_step(
     def grad_fn(params: Params) -> Params:
       return gradient_at(params)[1]
 
-    def value_fn(params: Params, **_: Any) -> Array:
-      return objective(gather(params), state, batch, keys.again(key))[0]
+    def value_fn(params: Params, grad_fn: object = None, key: Key | None = None) -> Array:
+      del grad_fn, key  # Optax's line search passes the arguments of `update` on, by name.
+      return objective(gather(params), state, batch, keys.again(noise))[0]
 
     updates, opt_state = optimizer.update(
       grads,
