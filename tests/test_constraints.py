@@ -12,7 +12,7 @@ def test_every_requirement_has_a_version_that_it_allows():
   lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
   pinned = {name: version for name, version in (line.split("==") for line in lines)}
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-  extras = ("flatness", "text", "train", "test", "dev")
+  extras = ("data", "report", "text", "train", "test", "dev")
   asked = project["dependencies"] + [r for name in extras for r in project["optional-dependencies"][name]]
   requirements = [each for each in map(Requirement, asked) if each.name != "jaxreg"]
   assert len(requirements) > 20
