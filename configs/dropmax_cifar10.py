@@ -5,8 +5,8 @@ Command: python run.py --config configs/dropmax_cifar10.py
 Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, appendix C: batches of 128, 200 epochs, SGD
 with momentum 0.9 from 0.1, divided by 10 at epochs 80, 120 and 160, weight decay 1e-4.
 
-Ours, because the recipe as printed collapses in its first steps: `clip_norm = 1`. papers/dropmax explains
-why, and papers/dropmax has the measurements; softmax is clipped too.
+Ours, because the recipe as printed collapses in its first steps: `clip_norm = 1`. papers/dropmax has the
+reason and the measurements. Softmax is clipped too.
 
 Ours, because the paper does not say: the network (depth 32 and 16 channels come closest to the paper's error
 on CIFAR-100; its authors name a ResNet-34), pad-and-crop by 4 and flips, standardised channels, 10 % of the

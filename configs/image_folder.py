@@ -32,7 +32,7 @@ VARIANTS = ("large", "small", "finetuned", "torch")
 
 def get_config(variant: str = "large") -> Config:
   if variant not in VARIANTS:
-    raise ValueError(f"argument must be large, small or finetuned, got {variant!r}")
+    raise ValueError(f"argument must be {' or '.join(VARIANTS)}, got {variant!r}")
   config = base_config()
   config.data.name = "image_folder"
   config.augment.mean = (0.485, 0.456, 0.406)

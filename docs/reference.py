@@ -40,6 +40,10 @@ TASKS = {
     jensen_shannon""",
   "Several tasks": "multitask uncertainty_weighting",
   "Autoencoders": "reconstruction",
+  "Many classes": "linear",
+  "Weights of classes": "class_weights",
+  "Numbers: regression": "gaussian_nll pinball student_t_nll",
+  "Yes-or-no labels": "asymmetric binary_*",
   "Classification": "*",
 }
 GROUPED = ("losses", "flatness")  # the other folders are short enough for the alphabet

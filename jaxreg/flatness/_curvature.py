@@ -148,7 +148,7 @@ class Curvature:
 
   @property
   def like(self) -> Array:
-    """The selected parameters, `[size]`: the shape and dtype of a vector."""
+    """The selected parameters, `[size]`, with the shape and dtype of a vector."""
     return self._as_operator().like[0]
 
   def _as_operator(self) -> Flat:

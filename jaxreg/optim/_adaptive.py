@@ -30,17 +30,17 @@ def adaptive(
 ) -> optax.GradientTransformationExtraArgs:
   r"""Builds the optimizer that has Adagrad, RMSProp and Adam as special cases.
 
-  .. math:: \Delta_t = -\epsilon\, \frac{E_{\beta_1}[g]}{\sqrt{E_{\beta_2}[g^2]}}
+  .. math:: \Delta_t = -\eta\, \frac{E_{\beta_1}[g]}{\sqrt{E_{\beta_2}[g^2]}}
     \cdot \begin{cases} 1 / \sqrt{t} & \text{annealed} \\ 1 \end{cases}, \qquad 0/0 = 0
 
-  There is no epsilon: the size of the step does not depend on the size of the gradients, however small. A
-  coordinate without any gradient so far does not move.
+  No epsilon is added to the denominator, so the size of the step does not depend on the size of the
+  gradients, however small. A coordinate without any gradient so far does not move.
 
   Args:
-    learning_rate: `epsilon`, a number or an Optax schedule.
+    learning_rate: `eta`, a number or an Optax schedule.
     b1: decay of the numerator's average; `None` for the gradient itself.
     b2: decay of the denominator's average; 1 for the flat mean over all steps.
-    debias: whether the weights of an average sum to 1, so that the first step is `-epsilon sign(g)`.
+    debias: whether the weights of an average sum to 1, so that the first step is `-eta sign(g)`.
       Otherwise the averages are the recursion `m <- b m + (1 - b) g` from 0, and the first step is `(1 - b1)
       / sqrt(1 - b2)` times as large.
     anneal: whether to divide by the root of the number of steps.
@@ -73,8 +73,8 @@ def exact_adagrad(
 ) -> optax.GradientTransformationExtraArgs:
   r"""Builds Adagrad without an epsilon, starting from an empty accumulator.
 
-  .. math:: \Delta_t = -\frac{\epsilon}{\sqrt t}\, \frac{g_t}{\sqrt{\operatorname{Mean}(g_{1:t}^2)}}
-    = -\epsilon\, \frac{g_t}{\sqrt{\sum_{s \le t} g_s^2}}
+  .. math:: \Delta_t = -\frac{\eta}{\sqrt t}\, \frac{g_t}{\sqrt{\operatorname{Mean}(g_{1:t}^2)}}
+    = -\eta\, \frac{g_t}{\sqrt{\sum_{s \le t} g_s^2}}
 
   `optax.adagrad` starts its accumulator at 0.1.
 
@@ -102,12 +102,12 @@ def exact_rmsprop(
 ) -> optax.GradientTransformationExtraArgs:
   r"""Builds RMSProp without an epsilon.
 
-  .. math:: \Delta_t = -\epsilon\, \frac{g_t}{\sqrt{\operatorname{EWA}_\beta(g_{1:t}^2)}}
+  .. math:: \Delta_t = -\eta\, \frac{g_t}{\sqrt{\operatorname{EWA}_\beta(g_{1:t}^2)}}
 
   Args:
-    decay: `beta`.
     learning_rate: as in `adaptive`.
-    debias: whether the average's weights sum to 1; with the plain recursion the first step is `epsilon /
+    decay: `beta`.
+    debias: whether the average's weights sum to 1; with the plain recursion the first step is `eta /
       sqrt(1 - beta)`, 3.16 times as long for 0.9.
 
   Example:
@@ -127,7 +127,7 @@ def exact_adam(
 ) -> optax.GradientTransformationExtraArgs:
   r"""Builds Adam without an epsilon.
 
-  .. math:: \Delta_t = -\epsilon\,
+  .. math:: \Delta_t = -\eta\,
     \frac{\operatorname{EWA}_{\beta_1}(g_{1:t})}{\sqrt{\operatorname{EWA}_{\beta_2}(g_{1:t}^2)}}
 
   After a spike of the gradient the step reaches `(1 - b1) / sqrt(1 - b2)` times the learning rate, 3.16 with
