@@ -9,8 +9,8 @@ features, sorted by the paper's scores, out to all groups in turn.
 31 rows of five seeds each, without a search. `digits`: the set-up of `dropmax_digits`. `mnist1k`, `mnist5k`:
 LeNet as in `dropmax_mnist`, with 50 and 20 epochs instead of 200 and 100. `cifar10`: that LeNet with pad-crop
 and flip, 8 epochs: 100 minutes on one core. Type II predicts with the logits divided by the number of groups,
-which changes only its NLL and ECE. `benchmarks/group_softmax_trends.py` draws the trends and adds the NLL
-without this division.
+which changes only its NLL and ECE. `python -m papers.group_softmax.trends FOLDER` draws the trends and
+adds the NLL without this division.
 """
 
 import itertools

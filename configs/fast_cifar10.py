@@ -10,7 +10,7 @@ Ours is plainer: batches of 128, a cosine instead of two lines, weight decay on 
 image instead of the source's crops at test time, and no averaging. `compare_fast_cifar10` compares eight
 regularizers on this network without label smoothing.
 
-With JAX_NUM_CPU_DEVICES=2 a run takes 44 minutes on 2 cores. The source's recipe reaches 94 % on the images
+A run with JAX_NUM_CPU_DEVICES=2 took 44 minutes on 2 cores. The source's recipe reaches 94 % on the images
 as published. Label smoothing costs calibration.
 """
 

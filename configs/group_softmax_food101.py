@@ -1,7 +1,7 @@
 """Group softmax on Food-101, from scratch or fine-tuned from ImageNet, with ResNet-50.
 
 Command: python run.py --config configs/group_softmax_food101.py:scratch
-         python run.py --config configs/group_softmax_food101.py:finetuned \
+         python run.py --config configs/group_softmax_food101.py:finetuned \\
            --config.pretrained.workdir=runs/softmax_imagenet
          (the softmax baseline: --config.method.name=softmax)
 Source: Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Table B.1:

@@ -1,7 +1,7 @@
 """Greedy translations by a finished run of `configs/transformer_multi30k.py`.
 
 Command: python examples/translate.py runs/transformer_multi30k-<hash>
-It needs `pip install 'jaxreg[train,text]'`, and the text at the path that the run was trained with.
+It needs `pip install -e '.[train,text]'`, and the text at the path that the run was trained with.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """What the README and the pages behind it show runs and exists."""
 
 import importlib
+import inspect
 import itertools
 import re
 import shlex
@@ -167,3 +168,5 @@ def test_a_command_of_the_papers_names_a_script_and_one_of_its_figures(command):
     )
   elif arguments:
     assert arguments[0].startswith(("runs/", "--", "WORKDIR"))
+  else:
+    assert not re.search(r'add_argument\("\w', inspect.getsource(module)), "it needs a folder"
