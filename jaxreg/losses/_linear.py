@@ -32,8 +32,8 @@ def linear(
   .. math:: \ell_i = \mathrm{loss}(h_i W + b, y_i)
 
   Only the logits of `chunk_size` examples are in memory at once: the backward pass recomputes each chunk.
-  Derivatives of any order equal those of the loss of all logits. Products and sums are in float32 or
-  wider, even for bfloat16 features and kernels. Chunk `c` of `k` has the examples `c, c + k, c + 2k, ...`,
+  Derivatives of any order equal the derivatives of the loss of all logits. Products and sums are in float32
+  or wider, even for bfloat16 features and kernels. Chunk `c` of `k` has the examples `c, c + k, c + 2k, ...`,
   so that examples that are split over devices are split in every chunk; the rest make a last, smaller chunk.
 
   Args:

@@ -54,12 +54,12 @@ class View:
     params: Params = None,
     key: Key | EllipsisType | None = ...,
   ) -> Pass:
-    """Runs a further forward pass; arguments that are left out are those of the loss's pass.
+    """Runs a further forward pass; arguments that are left out are taken from the loss's pass.
 
     Args:
       inputs: replaces `batch["inputs"]`.
       batch: another batch.
-      params: other parameters, such as those of a mean teacher.
+      params: other parameters, such as a mean teacher's.
       key: another key, for other noise; None for no noise. The default is the noise of the loss's pass.
 
     Returns:

@@ -18,7 +18,7 @@ class Entry:
     function: the function or class; for a method, the `Method`.
     kind: how the trainer calls it, one of `registry.KINDS`.
     defaults: the defaults of options that have none in the signature. An argument with another default than
-      a number, a text, a tuple or None is no option.
+      a number, a text, a tuple or None is not an option.
     needs: the arguments that the trainer gives, by their names.
   """
 
@@ -48,7 +48,7 @@ class Chosen:
     return name in self.entry.needs
 
   def bound(self, **arguments: object) -> functools.partial[Any]:
-    """Binds the options, and those of the arguments that the function needs."""
+    """Binds the options, and of the arguments only what the function needs."""
     needed = {name: value for name, value in arguments.items() if name in self.entry.needs}
     return functools.partial(self.entry.function, **self.options, **needed)
 
@@ -65,7 +65,7 @@ def parameters(function: object) -> Mapping[str, inspect.Parameter]:
 
 
 def takes_any(function: object) -> bool:
-  """Whether a function takes any keyword argument."""
+  """Tells whether a function takes any keyword argument."""
   return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters(function).values())
 
 

@@ -27,71 +27,71 @@ class Streams(NamedTuple):
 
 
 def root(seed: Array | int) -> tuple[Key, Key]:
-  """The root key of a run, and the key of its initialisation."""
+  """Returns the root key of a run, and the key of its initialisation."""
   run, init = jax.random.split(jax.random.key(seed))
   return run, init
 
 
 def unbalance(root: Key) -> Key:
-  """The key for `model.unbalance`, which rescales hidden units at the start."""
+  """Returns the key for `model.unbalance`, which rescales hidden units at the start."""
   return jax.random.fold_in(root, _UNBALANCE)
 
 
 def step(root: Key, number: Array | int) -> Key:
-  """The key of the training step with this number."""
+  """Returns the key of the training step with this number."""
   return jax.random.fold_in(root, number)
 
 
 def streams(step: Key) -> Streams:
-  """The keys of a training step's draws."""
+  """Returns the keys of a training step's draws."""
   return Streams(*jax.random.split(step, len(Streams._fields)))
 
 
 def again(key: Key) -> Key:
-  """The same key for an intended second use, which `jax_debug_key_reuse` would otherwise report."""
+  """Copies a key for an intended second use, which `jax_debug_key_reuse` would otherwise report."""
   return jax.random.clone(key)
 
 
 def device(step: Key, axis_name: str) -> Key:
-  """The key of one device under `pmap`, which draws noise of its own."""
+  """Returns the key of one device under `pmap`, which draws noise of its own."""
   return jax.random.fold_in(step, jax.lax.axis_index(axis_name))
 
 
 def numbered(key: Key, number: Array | int) -> Key:
-  """The key of one of several draws in a row, such as augmentations, or of one part of a batch."""
+  """Returns the key of one of several draws in a row, such as augmentations, or of one part of a batch."""
   return jax.random.fold_in(key, number)
 
 
 def optimizer(root: Key, number: Array) -> Key:
-  """The key of an optimizer that draws noise, the same on all devices."""
+  """Returns the key of an optimizer that draws noise, the same on all devices."""
   return jax.random.fold_in(jax.random.fold_in(root, _OPTIMIZER), number)
 
 
 def prediction(root: Key, step: Array, number: Array | int) -> Key:
-  """The key for the predictions of batch `number` after `step` updates."""
+  """Returns the key for the predictions of batch `number` after `step` updates."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, _PREDICTION), step), number)
 
 
 def bootstrap(seed: int) -> Key:
-  """The key for the resampled training set of a run."""
+  """Returns the key for the resampled training set of a run."""
   return named(jax.random.key(seed), "bootstrap")
 
 
 def prediction_sets(split: str) -> Key:
-  """The key for the random scores of prediction sets on a split; calibration and test have different ones."""
+  """Returns the key for random scores of prediction sets; calibration and test have different keys."""
   return named(jax.random.key(0), split)
 
 
 def permutation(seed: int, epoch: int) -> np.random.Generator:
-  """The generator of the order of the training examples in an epoch."""
+  """Returns the generator of the order of the training examples in an epoch."""
   return np.random.Generator(np.random.Philox(key=[seed, epoch]))
 
 
 def unlabelled(seed: int) -> int:
-  """The seed for the order of the examples without labels."""
+  """Returns the seed for the order of the examples without labels."""
   return seed + _UNLABELLED
 
 
 def crop(seed: int, step: int, position: int) -> np.random.Generator:
-  """The generator of the random crop of the image at a position of a step's global batch."""
+  """Returns the generator of the random crop of the image at a position of a step's global batch."""
   return np.random.default_rng((seed, step, position))

@@ -139,7 +139,7 @@ class Kind:
     words: the kind in the words of a message.
     fits: whether an object of a user's own module is of this kind.
     given: the arguments that the trainer gives to an object that has them.
-    hidden: arguments that are no options.
+    hidden: arguments that are not options.
   """
 
   group: str
@@ -150,7 +150,7 @@ class Kind:
 
 
 def _takes(group: str, *first: str, given: tuple[str, ...] = (), hidden: tuple[str, ...] = ()) -> Kind:
-  """The kind of the functions whose first parameters have these names."""
+  """Returns the kind of the functions whose first parameters have these names."""
 
   def fits(thing: object) -> bool:
     return tuple(parameters(thing))[: len(first)] == first
@@ -218,7 +218,7 @@ KINDS: dict[str, Kind] = {
 
 
 def find(group: str, name: object, *, field: str = "", kind: str = "") -> Entry:
-  """The entry that a field names: a row, or an object of a user's own module.
+  """Finds the entry that a field names: a row, or an object of a user's own module.
 
   `field` names the field in messages, by default the group's own; with `kind`, only that kind fits.
   """
@@ -242,17 +242,17 @@ def find(group: str, name: object, *, field: str = "", kind: str = "") -> Entry:
 
 
 def takes_modules(group: str) -> bool:
-  """Whether the field of a group takes objects of a user's own modules."""
+  """Tells whether the field of a group takes objects of a user's own modules."""
   return any(kind.group == group for kind in KINDS.values())
 
 
 def choose(group: str, name: str, options: Mapping[str, object] = MappingProxyType({})) -> Chosen:
-  """The entry that a field names, with its options."""
+  """Returns the entry that a field names, with its options."""
   return Chosen(short(name), find(group, name), options)
 
 
 def infer(group: str, thing: object, name: str) -> Entry | None:
-  """The entry of an object of a user's own module, from its parameters; None if it fits no kind."""
+  """Infers the entry of an object of a user's own module, from its parameters; None if it fits no kind."""
   kind = next((each for each, of in KINDS.items() if of.group == group and of.fits(thing)), None)
   if kind is None:
     return None
@@ -273,12 +273,12 @@ def infer(group: str, thing: object, name: str) -> Entry | None:
   return Entry(thing, kind, needs=needs)
 
 
-# Options of a kind beside those of its function. A limit replaces a penalty's weight.
+# Options of a kind, in addition to the options of its function. A limit replaces a penalty's weight.
 _MORE = {"penalty": {"weight": 1e-4, "limit": 0.0}, "term": {"weight": 1.0}, "wrapper": {"inner": "sgd"}}
 
 
 def options_of(entry: Entry) -> Fields:
-  """The options of an entry with their defaults; a method has three groups: `head`, `loss`, `predict`."""
+  """Returns an entry's options with their defaults; a method's are grouped in `head`, `loss`, `predict`."""
   function = entry.function
   if isinstance(function, Method):
     head = ("parent", "name", "input_shape", "num_classes", "label_shape", *function.shared)

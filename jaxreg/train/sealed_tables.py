@@ -26,7 +26,7 @@ def parse_table(text: str | bytes, *, required: bool = False) -> Table:
   """Reads a table and removes its checksum, which may be missing unless it is `required`.
 
   Raises:
-    ValueError: for text that is no table, or that does not match its checksum.
+    ValueError: for text that is not a table, or that does not match its checksum.
   """
   try:
     table = json.loads(text)

@@ -12,7 +12,7 @@ import jax
 
 
 def user_cache() -> Path:
-  """jaxreg's folder in `$XDG_CACHE_HOME`, or in `~/.cache`."""
+  """Returns jaxreg's folder in `$XDG_CACHE_HOME`, or in `~/.cache`."""
   given = Path(os.environ.get("XDG_CACHE_HOME", ""))
   # A relative path is invalid by the XDG specification, and must be ignored.
   return (given if given.is_absolute() else Path.home() / ".cache") / "jaxreg"
@@ -45,7 +45,7 @@ def keep_compiled_programs(kind: str = "compiled") -> None:
 
 
 def _machine() -> str:
-  """The versions and the device, as the name of a folder."""
+  """Returns the versions and the device, as the name of a folder."""
   device = jax.local_devices()[0]
   parts = [f"jax-{jax.__version__}", f"jaxlib-{importlib.metadata.version('jaxlib')}", device.device_kind]
   if device.platform == "cpu":  # one home may serve machines whose instructions differ

@@ -11,7 +11,7 @@ from jaxreg.train.errors import RunError, one_line
 
 
 def is_yours(name: object) -> bool:
-  """Whether a name is of the form `module:NAME`."""
+  """Tells whether a name is of the form `module:NAME`."""
   return isinstance(name, str) and ":" in name
 
 

@@ -46,7 +46,7 @@ def _device_conflicts(config: Config) -> Iterator[str]:
 
 
 def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
-  """The `steps_per_epoch` and `num_steps` of a run on splits of these sizes."""
+  """Computes the `steps_per_epoch` and `num_steps` of a run on splits of these sizes."""
   for message in _size_conflicts(config, sizes):
     raise RunError(message)
   steps_per_epoch = sizes["train"] // config.batch_size
@@ -99,7 +99,7 @@ def _input_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
 
 
 def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
-  """What fits no labels of the data: the method, the metrics that choose, and terms of classes."""
+  """Yields what fits no labels of the data: the method, the metrics that choose, and terms of classes."""
   method_name, predicts = config.method.name, chosen(config, "method").entry.function.predicts
   if data.has_numbers:
     fits, what = predicts in NUMBERS, "numbers"

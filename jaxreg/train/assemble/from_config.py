@@ -54,7 +54,7 @@ from jaxreg.typing import Array, Key, Params, PyTree
 def build(
   config: Config, data: DataSpec, *, teacher: TeacherFn | None = None, backbone: Backbone | None = None
 ) -> Program:
-  """The functions that `config` describes, for data as `Dataset.describe` gives it.
+  """Builds the functions that `config` describes, for data as `Dataset.describe` gives it.
 
   A `backbone` takes the place of `model.name`.
 
@@ -90,7 +90,7 @@ def make_program(
   init_fn: Callable[..., PyTree] | None = None,
   apply_fn: Callable[..., PyTree] | None = None,
 ) -> Program:
-  """The pure functions that `config` describes, for a training loop of your own.
+  """Makes the pure functions that `config` describes, for a training loop of your own.
 
   Args:
     config: from `base_config()`, or from a file in `configs/`.
@@ -229,7 +229,7 @@ def _method(config: Config) -> tuple[Method, Mapping[str, Options]]:
 
 
 def _target(config: Config, data: DataSpec, method: Method, options: Options) -> Target:
-  """Whether the labels are classes or numbers."""
+  """Tells whether the labels are classes or numbers."""
   if not data.has_numbers:
     return CLASSES
   mean, std = data.label_mean, data.label_std
@@ -238,7 +238,7 @@ def _target(config: Config, data: DataSpec, method: Method, options: Options) ->
 
 
 def _backbone(config: Config, data: DataSpec, backbone: Backbone | None) -> PureModule:
-  """The `backbone`, or the one of `model.name` with its options and what it takes from the data."""
+  """Returns the `backbone`, or the one of `model.name` with its options and what it takes from the data."""
   x = _one_input(data)
   if backbone is not None:
     return functions(backbone, x)
@@ -254,7 +254,7 @@ def _backbone(config: Config, data: DataSpec, backbone: Backbone | None) -> Pure
 
 
 def _head(data: DataSpec, method: Method, options: Options) -> PureModule:
-  """The head of the method, for the labels of the data."""
+  """Makes the head of the method, for the labels of the data."""
   return linen(method.head(**{name: getattr(data, name) for name in method.from_data}, **options), "head")
 
 
@@ -296,7 +296,7 @@ def _unbalanced(key: Key, params: Params, std: float) -> Params:
 def _optimizer(
   config: Config, data: DataSpec, network: Network, length: Mapping[str, int]
 ) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
-  """The optimizer, alone or within a wrapper, with decay, clipping and constraints; and its schedule."""
+  """Makes the optimizer (perhaps in a wrapper) with decay, clipping and constraints, and its schedule."""
   options = config.optimizer
   schedule = make_schedule(
     chosen(config, "optimizer.schedule"),
@@ -331,7 +331,7 @@ def _optimizer(
 
 
 def _extras(config: Config, length: Mapping[str, int]) -> Extras:
-  """What the state holds beside its parameters."""
+  """Makes what the state holds in addition to its parameters."""
   named = chosen_all(config, "regularizers")
   try:
     average = chosen(config, "average").bound(**length)()
@@ -343,7 +343,7 @@ def _extras(config: Config, length: Mapping[str, int]) -> Extras:
 
 
 def _class_weights(config: Config, data: DataSpec) -> Array | None:
-  """The weights of the classes that `method.class_weights` asks for."""
+  """Computes the weights of the classes that `method.class_weights` asks for."""
   scheme, limit = config.method.class_weights, config.method.class_weights_limit
   if scheme == "none":
     return None

@@ -22,12 +22,12 @@ NPZ = {"scale": "--config.data.npz.scale", "standardize": "--config.data.npz.sta
 
 
 def load_data(config: Config) -> Dataset:
-  """The data set that `config.data` names, checked, and cut to the examples that a run uses."""
+  """Loads the data set that `config.data` names, checks it, and cuts it to the examples that a run uses."""
   return used_part(config, read_source(config))
 
 
 def read_source(config: Config) -> Dataset:
-  """The data set that `config.data` names, unchecked and whole."""
+  """Reads the data set that `config.data` names, unchecked and whole."""
   fraction, options = config.data.validation_fraction, Subset(**config.data.subset)
   source = chosen(config, "data").bound(subset=options, validation_fraction=fraction)
   with _fields_of(_source(config)):
@@ -35,7 +35,7 @@ def read_source(config: Config) -> Dataset:
 
 
 def used_part(config: Config, data: Dataset) -> Dataset:
-  """The examples that a run uses, with the labels that it sees; warns of oddities in the data."""
+  """Returns the examples that a run uses, with the labels that it sees; warns of oddities in the data."""
   name, fields = _source(config), config.data
   remarks = [f"{name}: {line}" for line in data.remarks]
   if fields.skip_unreadable:
@@ -63,12 +63,12 @@ def used_part(config: Config, data: Dataset) -> Dataset:
 
 
 def is_resident(config: Config, dataset: Dataset) -> bool:
-  """Whether the whole data set is kept in the devices' memory."""
+  """Tells whether the whole data set is kept in the devices' memory."""
   return not dataset.streams() and dataset.nbytes <= config.data.resident_gib * 2**30
 
 
 def make_order(config: Config, dataset: Dataset) -> Order:
-  """The order that says which training examples make the batch of a step."""
+  """Makes the order that says which training examples make the batch of a step."""
   seeds, number = range(config.seed, config.seed + config.replicas), len(dataset.train)
   labels = dataset.train.labels
   return Order(
@@ -83,7 +83,7 @@ def make_order(config: Config, dataset: Dataset) -> Order:
 
 
 def _source(config: Config) -> str:
-  """The section of the configuration that the data come from, such as `data.npz`."""
+  """Returns the section of the configuration that the data come from, such as `data.npz`."""
   return f"data.{short(config.data.name)}"
 
 

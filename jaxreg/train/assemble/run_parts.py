@@ -19,7 +19,7 @@ from jaxreg.train.step.program import Program
 
 
 def replicas_of(config: Config, program: Program) -> Vmap | Loop:
-  """How the replicas are trained (`Vmap` or `Loop`), and where their states lie."""
+  """Says how the replicas are trained (`Vmap` or `Loop`), and where their states lie."""
   mesh = make_mesh(config.mesh.model, config.mesh.axes)
   return make_replicas(
     mesh,
@@ -31,7 +31,7 @@ def replicas_of(config: Config, program: Program) -> Vmap | Loop:
 
 
 def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap | Loop) -> Run:
-  """The parts of a run that stay the same at every step."""
+  """Makes the parts of a run that stay the same at every step."""
   # If the data fit, each device holds a copy of them; else it gets its slice of each batch.
   resident = is_resident(config, dataset)
   splits = dataset.splits() | {"train": dataset.training()}
@@ -68,6 +68,6 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
 
 
 def steps_per_dispatch(config: Config) -> int:
-  """How many steps one dispatch makes; one on a CPU, where convolutions in a loop are slow."""
+  """Says how many steps one dispatch makes; one on a CPU, where convolutions in a loop are slow."""
   alone = jax.default_backend() == "cpu" or config.parallel == "pmap"
   return config.steps_per_dispatch or (1 if alone else 8)

@@ -140,11 +140,11 @@ def _optimizer_conflicts(config: Config) -> Iterator[str]:
 
 
 def _is_sigmoid(model: Model) -> bool:
-  """Whether the features lie between 0 and 1, and so do their means over examples."""
+  """Tells whether the features lie between 0 and 1, and so do their means over examples."""
   mlp = model.MLP
   return bool(mlp.widths) and mlp.activation == "sigmoid" and not (mlp.dropout_rate or any(mlp.dropout_rates))
 
 
 def _is_plain(model: Model) -> bool:
-  """Whether a unit's scale can move between the layers before and after it without changing the function."""
+  """Tells whether scale can move from a unit's inputs to its outputs without changing the function."""
   return model.MLP.activation == "relu" and model.MLP.layer == "dense"

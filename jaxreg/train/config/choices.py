@@ -1,7 +1,7 @@
 """The configuration with all its fields, and the choices that it makes by name.
 
 A name is a row of the registry, or `my_package.my_module:NAME`. The options of a choice stand in a group of
-its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults come from its signature.
+its name, next to the choice, as `method.NAME.loss.epsilon`. Their defaults come from its signature.
 """
 
 import copy
@@ -87,7 +87,7 @@ def chooser(field: str, flat: Options) -> str | None:
 
 
 def is_choice(field: str) -> bool:
-  """Whether a field names a choice with options, itself or in its rows."""
+  """Tells whether a field names a choice with options, itself or in its rows."""
   return field in CHOICES or field in ROWS or _is_inner(field)
 
 

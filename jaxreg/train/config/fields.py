@@ -111,7 +111,7 @@ def by_laplace(flat: Options) -> bool:
 
 
 def reads_streams(flat: Options) -> bool:
-  """Whether the data are images that are decoded batch by batch, as `data.stream` says."""
+  """Tells whether the data are images that are decoded batch by batch, as `data.stream` says."""
   name = flat["data.name"]
   return name == "image_folder" or is_yours(name) or bool(flat.get(f"data.{name}.stream"))
 
@@ -500,7 +500,7 @@ def row_of(name: str) -> Field:
 
 
 def is_read(name: str, flat: Options) -> bool:
-  """Whether the job of a flat configuration reads a field."""
+  """Tells whether the job of a flat configuration reads a field."""
   read_when = row_of(name).read_when
   if isinstance(read_when, str):
     return name == read_when or bool(flat[read_when])

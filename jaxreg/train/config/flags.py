@@ -47,7 +47,7 @@ def override(config: Config, texts: Mapping[str, str | None]) -> Fields:
 
 
 def _read(field: str, text: str | None, known: Options) -> object:
-  """Reads the text of a flag; a field that is no row of the table has the type of its value in `known`."""
+  """Reads the text of a flag; a field outside the table has the type of its value in `known`."""
   flag, kind = f"--config.{field}", kind_of(field, known)
   if text is None and kind is not bool:
     raise RunError(f"Missing value for flag {flag}")

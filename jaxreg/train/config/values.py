@@ -1,6 +1,6 @@
-"""The values of one field: its type, how a text is read as one, what is checked, and what help says of it.
+"""The values of one field: its type, how a text is parsed, what is checked, and what help says of it.
 
-A field's row in the table has these; an option's come from the function whose parameter it is.
+The table's row of a field has these. For an option they come from the function whose parameter it is.
 """
 
 import ast
@@ -68,7 +68,7 @@ def names_of(kind: object) -> tuple[str, ...]:
 
 
 def fits(value: object, kind: Any) -> bool:
-  """Whether a value has a type; a list is a tuple, and an integer is a number."""
+  """Tells whether a value has a type; a list is a tuple, and an integer is a number."""
   origin, items = typing.get_origin(kind), typing.get_args(kind)
   if origin in (types.UnionType, typing.Union):
     return any(fits(value, each) for each in items)
@@ -114,7 +114,7 @@ def read_value(text: str, kind: object, where: str) -> object:
 
 
 def read_tuple(text: str, where: str) -> tuple[object, ...]:
-  """Reads a tuple; any text that is no Python literal is the only item of its tuple."""
+  """Reads a tuple; a text that is not a Python literal becomes a tuple of one item."""
   value = literal(text)
   if value == text and re.search(r"^[(\[{]|[,\s]", text):
     raise RunError(f"{where} must be a tuple, as \"('a', 'b')\", got {shortened(repr(text), 80)}")

@@ -31,8 +31,9 @@ def make_step(
   Under `pmap`, each device has its own part of the batch. BatchNorm's moments then belong to the part, and
   the masks depend on the number of devices.
 
-  `jit` also takes a `layout` of the state (None: a copy on each device), `replicas` as the leading axis of
-  state and batch, and with `scan` an axis of steps in the batch, after that of the replicas.
+  Three arguments are for `jit` alone. `layout` says where the state lies (None: a copy on each device). With
+  `replicas`, state and batch have a leading axis of replicas. With `scan`, the batch has an axis of steps
+  after it.
 
   Returns `step(state, arrays, batch) -> (state, metrics)`, which donates the state, and the function that
   places a batch of host arrays on the devices. Metrics have the leading axes of the batch.

@@ -120,7 +120,7 @@ def end(status: int) -> None:
 
 
 def is_first() -> bool:
-  """Whether this process is the one that logs, and writes the files that are written once."""
+  """Tells whether this process is the one that logs, and writes the files that are written once."""
   return jax.process_index() == 0
 
 

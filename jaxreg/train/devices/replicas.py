@@ -146,7 +146,7 @@ def make_replicas(
 
 
 def vmap_is_faster(number: int, params: Params) -> bool:
-  """Whether one program for several replicas is faster: not for convolutions on a CPU."""
+  """Tells whether one program for several replicas is faster: not for convolutions on a CPU."""
   # A kernel with more than two axes belongs to a convolution.
   convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
   return number > 1 and not (convolves and jax.default_backend() == "cpu")

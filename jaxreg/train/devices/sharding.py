@@ -53,7 +53,7 @@ class Rule:
 
 
 def make_mesh(model: int = 1, axes: str = "auto") -> jax.sharding.Mesh:
-  """All devices in two axes: `data`, which splits batches, and `model`, of `model` devices.
+  """Arranges all devices in two axes: `data`, which splits batches, and `model`, of `model` devices.
 
   With `axes="explicit"`, JAX keeps the sharding of every array in its type, and guesses none.
   """

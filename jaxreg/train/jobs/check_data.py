@@ -50,7 +50,7 @@ def check_data(config: Config, workdir: Path) -> Table:
 
 
 def report_lines(results: Table) -> list[str]:
-  """The results in a few lines for people."""
+  """Formats the results in a few lines for people."""
   sizes = ", ".join(f"{number} {name}" for name, number in results["sizes"].items())
   names = f": {shortened(', '.join(results['class_names']), 1000)}" if results["class_names"] else ""
   labels = f"of {results['num_classes']} classes" if results["num_classes"] else "with numbers as labels"
@@ -68,7 +68,7 @@ def _splits(data: Dataset) -> dict[str, Split]:
 
 
 def _ending(faults: dict[str, Faults], source: Dataset, data: Dataset) -> set[str]:
-  """The faults of the images that a run on `data`, a part of `source`, uses."""
+  """Describes the faults of the images that a run on `data`, a part of `source`, uses."""
   ending = set()
   for name, found in faults.items():
     images = getattr(source, name).inputs

@@ -34,7 +34,7 @@ from jaxreg.typing import Params
 def train(config: Config, workdir: Path, *, part: str = "") -> Table:
   """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
 
-  If there are several replicas, the results are means with a `..._ci95` beside each, and `replicas` holds the
+  If there are several replicas, the results are means each with a `..._ci95`, and `replicas` holds the
   single values. With several processes, each calls this with the same arguments, and with a work directory
   that all of them see.
 
@@ -132,7 +132,7 @@ def _train(
 
 
 def figure_title(config: Config) -> str:
-  """The data and the network of a configuration, such as `mnist, 100 of each class, background, LeNet`."""
+  """Names the data and the network, such as `mnist, 100 of each class, background, LeNet`."""
   source = config.data.name
   options = config.data[short(source)].to_dict()
   words = [Path(options["path"]).name if options.get("path") else str(options.get("dataset", source))]

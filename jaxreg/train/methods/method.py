@@ -53,9 +53,9 @@ class Method:
     return (*labels.get(self.predicts, ("label_shape",)), *self.needs)
 
   def key_for(self, part: Part, key: Key) -> tuple[Key, ...]:
-    """The arguments in front of those by name: the key for a function that draws, else none."""
+    """Returns the arguments in front of those by name: the key for a function that draws, else none."""
     return (keys.again(key),) if part in self.draws else ()
 
   def predicted(self, key: Key, outputs: Outputs) -> Array:
-    """What the prediction rule makes of a head's outputs."""
+    """Applies the prediction rule to a head's outputs."""
     return self.predict(*self.key_for("predict", key), **outputs)

@@ -18,7 +18,7 @@ CONSTRUCTOR = ("parent", "name", "axis_name", "rngs", "key")  # arguments of a c
 
 
 def is_backbone(thing: object) -> bool:
-  """Whether the trainer takes an object as a backbone: a class of modules, or a `Backbone`."""
+  """Tells whether the trainer takes an object as a backbone: a class of modules, or a `Backbone`."""
   classes = (nn.Module, *filter(None, (_module_class("flax.nnx"), _module_class("equinox"))))
   return isinstance(thing, Backbone) or (isinstance(thing, type) and issubclass(thing, classes))
 
@@ -37,5 +37,5 @@ def adapt(
 
 
 def _module_class(package: str) -> type | None:
-  """The class of the package's modules; None if nobody has imported it, so that no object is of it."""
+  """Returns the class of the package's modules; None if the package was never imported."""
   return getattr(sys.modules.get(package), "Module", None)

@@ -40,7 +40,7 @@ def with_named_leaves(
   bind_fn: Callable[[Params, ModelState], Any],
   like: Variables,
 ) -> PureModule:
-  """A module whose functions take trees of any kind, with the structure of `like`, the abstract variables."""
+  """Makes a module whose functions take trees with the structure of `like`, the abstract variables."""
 
   def init(key: Key, x: Array) -> Variables:
     params, model_state = init_fn(key, x)
@@ -79,19 +79,19 @@ def with_named_leaves(
 
 
 def accepted(function: Callable[..., PyTree], **arguments: object) -> dict[str, object]:
-  """The arguments that a function has, or all if it takes any."""
+  """Returns the arguments that a function has, or all if it takes any."""
   names = parameters(function)
   return {name: value for name, value in arguments.items() if takes_any(function) or name in names}
 
 
 def nested(tree: PyTree) -> dict[str, PyTree]:
-  """The leaves of a tree as nested dicts, by the parts of their names."""
+  """Returns the leaves of a tree as nested dicts, by the parts of their names."""
   named = jax.tree_util.tree_leaves_with_path(tree)
   return traverse_util.unflatten_dict({_parts(path): leaf for path, leaf in named})
 
 
 def filled(like: PyTree, leaves: Mapping[str, PyTree]) -> PyTree:
-  """The leaves of nested dicts in a tree with the structure of `like`."""
+  """Puts the leaves of nested dicts into a tree with the structure of `like`."""
   flat = traverse_util.flatten_dict(leaves)
 
   def leaf(path: tuple[object, ...], _: Array) -> PyTree:

@@ -49,7 +49,7 @@ class SaveClock:
     self._step, self._next, self._since = step, step + 1, time.monotonic()
 
   def due(self, step: int) -> bool:
-    """Whether to save after this step; every process must ask after each dispatch."""
+    """Tells whether to save after this step; every process must ask after each dispatch."""
     if not self.minutes or step < self._next:
       return False
     due, self._next = first(lambda: self._look(step))

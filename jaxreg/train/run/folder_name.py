@@ -15,7 +15,7 @@ EVALUATES = PREDICTS | {"place"}
 
 
 def default_workdir(config_path: str, overrides: Options) -> Path:
-  """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run.
+  """Names the default folder: `runs/<config>`, with `-<hash>` if fields were overridden.
 
   An evaluation looks for the existing folder of a run with the same overrides, where overrides that belong to
   the evaluation do not count.
@@ -37,7 +37,7 @@ def _named(config_path: str, overrides: Options, free: frozenset[str]) -> Path:
 
 
 def _one_folder(name: str) -> str:
-  """`name` as the name of one folder; a hash distinguishes names with characters that had to be replaced."""
+  """Makes `name` the name of one folder; a hash tells apart names with replaced characters."""
   safe = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)[:150]
   if safe != name or not safe.strip("."):
     safe += f"-{short_hash(name)}"
@@ -45,5 +45,5 @@ def _one_folder(name: str) -> str:
 
 
 def short_hash(value: object) -> str:
-  """Eight digits that tell a value, such as a table of fields, from other values."""
+  """Hashes a value, such as a table of fields, to eight digits."""
   return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]

@@ -57,7 +57,7 @@ class CollapseGuard:
   Each sign is reported once. One sign is a training accuracy near chance. The other sign is DropMax's: mean
   retain probabilities of target and wrong classes that stay equal, so that no mask tells the classes apart.
   A third sign is a validation loss far above that of a guess, at two evaluations in a row or at the last one.
-  With `steps=0` it never warns. With `num_classes=0` labels are numbers, and there is no guess. A run that is
+  With `steps=0` it never warns. With `num_classes=0` labels are numbers, so no guess exists. A run that is
   `clipped` already gets other advice.
   """
 
@@ -98,7 +98,7 @@ class CollapseGuard:
       )
 
   def _lasts(self, sign: str, steps: int, shown: bool) -> bool:
-    """Whether this sign has just been shown for the full number of steps."""
+    """Tells whether this sign has just been shown for the full number of steps."""
     before = self._stretch[sign]
     self._stretch[sign] = before + steps if shown else 0
     return before < self._steps <= self._stretch[sign]

@@ -27,7 +27,7 @@ class Interrupted(Exception):
 
 
 def set_handler(number: int, handler: Handler) -> Handler:
-  """`signal.signal`, but an ignored SIGHUP stays ignored, for `nohup`. Returns the previous handler."""
+  """Calls `signal.signal`, except for an ignored SIGHUP (`nohup`). Returns the previous handler."""
   before = signal.getsignal(number)
   kept = number == signal.SIGHUP and before == signal.SIG_IGN
   return before if kept else signal.signal(number, handler)
@@ -64,7 +64,7 @@ class Interrupt:
       signal.signal(number, handler)
 
   def stops(self, steps: range) -> bool:
-    """Whether to stop after these steps; every process must ask once after each dispatch."""
+    """Tells whether to stop after these steps; every process must ask once after each dispatch."""
     if jax.process_count() == 1:
       return self.received is not None
     reached = False
@@ -78,7 +78,7 @@ class Interrupt:
     return reached
 
   def requested(self) -> bool:
-    """Whether to stop now, between two steps; False for several processes, which agree only in `stops`."""
+    """Tells whether to stop between two steps; False for several processes, which agree in `stops`."""
     return jax.process_count() == 1 and self.received is not None
 
   def _handle(self, number: int, frame: FrameType | None) -> None:

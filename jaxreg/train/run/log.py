@@ -99,7 +99,7 @@ class Log:
       self._say_values(step, _summary(self._latest, "train/loss", "val/error", "val/nll", "val/rmse"))
 
   def show(self, step: int, of_replicas: Values) -> None:
-    """Shows values of this step beside those of its evaluation, without a record."""
+    """Shows values of this step next to its evaluation, without a record."""
     values = averaged(of_replicas)
     self._latest |= values
     if self._bar is None:

@@ -140,6 +140,6 @@ def _make_dispatch(run: Run, feed: Feed) -> Callable[[States, range], tuple[Stat
 
 
 def _all_stopped(states: States) -> bool:
-  """Whether early stopping has stopped every replica."""
+  """Tells whether early stopping has stopped every replica."""
   each = states if isinstance(states, tuple) else (states,)
   return all(bool(np.all(jax.device_get(state.extras["average"].should_stop))) for state in each)

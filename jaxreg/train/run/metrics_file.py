@@ -73,7 +73,7 @@ def _read_lines(workdir: Path) -> list[Table | None]:
 
 
 def _is_still(stream: TextIO, file: Path) -> bool:
-  """Whether `file` is the file that was opened as `stream`."""
+  """Tells whether `file` is the file that was opened as `stream`."""
   try:
     return os.path.samestat(os.fstat(stream.fileno()), file.lstat())
   except FileNotFoundError:

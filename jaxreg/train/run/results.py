@@ -25,7 +25,7 @@ from jaxreg.train.step.targets import CLASSES, Numbers, Target
 def final_metrics(
   run: Run, states: States, val: dict[str, np.ndarray] | None
 ) -> tuple[dict[str, np.ndarray], Bins | None] | None:
-  """Final metrics `[replicas]`, and the first replica's bins on test or None; None once a signal has come."""
+  """Returns metrics `[replicas]` and the first replica's bins on test, if any; None after a signal."""
   # The last evaluation may have used the live parameters; a run killed after its last step has none.
   if val is None or run.program.extras.evaluated:
     sums = run.evaluate(states, run.data["val"])
@@ -51,7 +51,7 @@ def write_results(
   """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
   The figures show the first replica, or the first ensemble, on the test split with these `labels`. Metrics in
-  `values` are `[replicas]` each; `bins` are those of `final_metrics`.
+  `values` are `[replicas]` each; `bins` come from `final_metrics`.
   """
   program, seeds = run.program, run.seeds
   outputs: dict[str, np.ndarray] = {}

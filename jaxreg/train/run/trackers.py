@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def tensorboard(place: Place) -> Iterator[Tracker]:
-  """Event files in `workdir/tensorboard`; TensorBoard hides the events of earlier files after `start`."""
+  """Writes event files in `workdir/tensorboard`, which hide earlier files' events after `start`."""
   from tensorboardX.record_writer import RecordWriter
   from tensorboardX.summary import scalar
 

@@ -225,7 +225,7 @@ DATA: dict[str, _Check] = {
 
 
 def _holds_results(workdir: Path) -> bool:
-  """Whether there are results or checkpoints; unfinished ones may be left in a folder that was removed."""
+  """Tells whether there are results or checkpoints; a removed folder may leave unfinished ones."""
   results, checkpoints = workdir / "results.json", workdir / "checkpoints"
   if not checkpoints.is_dir():
     return results.exists() or checkpoints.exists()
@@ -235,7 +235,7 @@ def _holds_results(workdir: Path) -> bool:
 
 
 def _is_untouched(workdir: Path) -> bool:
-  """Whether the run that began here has saved nothing, so that another run may take the folder."""
+  """Tells whether the run that began here has saved nothing, so that another run may take the folder."""
   checkpoints = workdir / "checkpoints"
   return not (workdir / "results.json").exists() and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
 
@@ -256,7 +256,7 @@ def _show(differences: dict[str, tuple[object, object]]) -> str:
 
 
 def _other_environment(workdir: Path) -> str | None:
-  """One line on how the environment, which may change results, differs from the run's first, or None."""
+  """Says in one line how the environment differs from the run's first; None if it does not."""
   if not (workdir / "environment.json").exists():
     return None
   try:

@@ -20,13 +20,13 @@ def _keep(state: PyTree, *_: object) -> PyTree:
 
 
 def _as_stored(mean: Array, param: Array) -> Array:
-  """The mean of a parameter, in the dtype of the parameter."""
+  """Casts the mean of a parameter, in the dtype of the parameter."""
   return mean.astype(param.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class Averaging:
-  """A state that is saved beside the parameters, and the parameters for predictions that it gives.
+  """A state that is saved with the parameters, and the parameters that it gives for predictions.
 
   Attributes:
     init: `params -> state`; BatchNorm's statistics are among these parameters.
@@ -50,12 +50,12 @@ class Averaging:
 
 
 def none() -> Averaging:
-  """The parameters themselves."""
+  """Predicts by the parameters themselves."""
   return Averaging()
 
 
 def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
-  """The copy with the best validation metric; `patience` evaluations without a better one end the run.
+  """Keeps the copy with the best validation metric; `patience` evaluations without a better one end the run.
 
   Args:
     patience: the run ends after this many evaluations without a better one.
@@ -78,7 +78,7 @@ def _should_stop(state: PyTree) -> Array:
 
 
 def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
-  """The mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on.
+  """Takes the mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on.
 
   Args:
     start: fraction of the run after which the mean begins.
@@ -99,12 +99,12 @@ def swag(
   num_steps: int,
   steps_per_epoch: int,
 ) -> Averaging:
-  """A Gaussian of the iterates that `swa` averages; a prediction is the mean over `samples` draws from it.
+  """Fits a Gaussian to the iterates that `swa` averages; a prediction averages `samples` draws.
 
   Args:
     start: fraction of the run after which iterates are collected.
     every: steps between the iterates; 0: an epoch.
-    rank: how many of the last iterates give the covariance beside its diagonal.
+    rank: how many of the last iterates give the low-rank part of the covariance.
     samples: draws of the parameters that a prediction averages over.
     scale: factor of the covariance.
     num_steps: the length of the run.
@@ -153,7 +153,7 @@ def _collecting(average: Any, start: float, every: int, num_steps: int, steps_pe
 
 
 def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Averaging:
-  """The exponential mean of the iterates, as `averaging.ema` explains it.
+  """Takes the exponential mean of the iterates, as `averaging.ema` explains it.
 
   Args:
     decay: decay of the exponential mean, per step, after its warm-up.

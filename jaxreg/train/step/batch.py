@@ -22,7 +22,7 @@ class Standard(NamedTuple):
     return (labels - _of_rank(self.mean, labels)) / _of_rank(self.std, labels)
 
   def original(self, outputs: Array) -> Array:
-    """The inverse of `learned`."""
+    """Inverts `learned`."""
     return self.distance(outputs) + _of_rank(self.mean, outputs)
 
   def distance(self, outputs: Array) -> Array:
@@ -31,7 +31,7 @@ class Standard(NamedTuple):
 
 
 def _of_rank(values: float | tuple[float, ...], like: Array) -> Array:
-  """A number, or numbers along the last axis, with as many axes as `like`."""
+  """Gives a number, or numbers along the last axis, as many axes as `like`."""
   return jnp.asarray(values, like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
 
 
@@ -73,19 +73,19 @@ class Examples(NamedTuple):
 
 
 def by_class(examples: Examples, class_weights: Array) -> Examples:
-  """The examples with weights multiplied by those of their classes, `[classes]`; a mixture has the mean."""
+  """Multiplies each example's weight by that of its class, `[classes]`; mixed labels take the mean."""
   labels = examples.labels
   factor = labels @ class_weights if examples.mixed else rows(class_weights, labels)
   return examples._replace(weights=examples.weights * jnp.where(examples.where, factor, 1))
 
 
 def scaled(inputs: Array, scale: float) -> Array:
-  """Stored inputs in the model's units: tokens stay, others are divided by `scale` as float32."""
+  """Converts stored inputs to model units: tokens stay, others are divided by `scale` as float32."""
   return inputs if is_tokens(inputs.dtype) else inputs.astype(jnp.float32) / scale
 
 
 def make_examples(batch: Batch, scale: float, standard: Standard | None = None) -> Examples:
-  """The examples of a batch with stored `inputs`, `labels` and perhaps `weights` (default 1).
+  """Makes the examples of a batch with stored `inputs`, `labels` and perhaps `weights` (default 1).
 
   A label of -1 is none, and so is NaN in targets that are numbers, which need their `standard`.
   """

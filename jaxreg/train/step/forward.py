@@ -19,7 +19,7 @@ Terms = dict[str, Array]
 
 
 class Pass(NamedTuple):
-  """What a forward pass returns beside the loss; example terms find it in `view.aux`.
+  """What a forward pass returns in addition to the loss; example terms read it from `view.aux`.
 
   Attributes:
     features: what enters the head.
@@ -171,7 +171,7 @@ def named_terms(method: Method, value: Array | Terms) -> Terms:
 def _mean_over_classes(
   method: Method, most_labels: int | None, draws: tuple[Key, ...], outputs: Outputs, shares: Array
 ) -> Terms:
-  """The mean of the losses for the classes of a mixed label by their shares; one draw serves all classes."""
+  """Averages the losses for the classes of a mixed label by their shares; one draw serves all classes."""
   classes = shares.shape[-1]
   shares, labels = jax.lax.top_k(shares, min(most_labels or classes, classes))
 
@@ -185,7 +185,7 @@ def _mean_over_classes(
 def _logged(
   method: Method, target: Target, key: Key, predictions: Array, outputs: Outputs, examples: Examples
 ) -> dict[str, Array]:
-  """The hits of the predictions and the method's diagnostics, of each label."""
+  """Computes the hits of the predictions and the method's diagnostics, of each label."""
   logged = target.hits(target.original(predictions), examples)
   if method.diagnose is not None:
     # The loss's own key: the diagnostics report the draws of the loss.

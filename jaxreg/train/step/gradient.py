@@ -17,7 +17,7 @@ Gradient = tuple[Value, Params]
 
 
 def make_gradient(objective: Objective, parts: int = 1) -> Callable[..., Gradient]:
-  """The value and gradient of an objective; over `parts` microbatches, weighted by the examples' weights."""
+  """Builds an objective's value and gradient over `parts` microbatches, weighted by example weights."""
   value_and_grad = jax.value_and_grad(objective, has_aux=True)
   if parts == 1:
     return value_and_grad
@@ -49,7 +49,7 @@ def make_gradient(objective: Objective, parts: int = 1) -> Callable[..., Gradien
 
 
 def combined(value: Value, grads: Params, axis_name: str) -> Gradient:
-  """Combines the values and gradients of the devices' parts to those of the whole batch."""
+  """Combines the values and gradients of the devices' parts into the whole batch's."""
   loss, (model_state, metrics) = value
   # The sum comes after grad, not inside it: only this order is right under both pmap and vmap.
   count = metrics["loss"][1]

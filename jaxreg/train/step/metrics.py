@@ -34,7 +34,7 @@ Sums = Mapping[str, tuple[Array, Array] | calibration.Bins | Residuals]  # of an
 
 
 def residuals(errors: Array, labels: Array, weights: Array) -> Residuals:
-  """The sums of `[batch]`, or for each target of `[batch, targets]`."""
+  """Sums the residuals of `[batch]`, or for each target of `[batch, targets]`."""
   errors, labels, weights = (x.reshape(len(x), -1) for x in (errors, labels, weights))
 
   def total(x: Array) -> Array:
@@ -45,7 +45,7 @@ def residuals(errors: Array, labels: Array, weights: Array) -> Residuals:
 
 
 def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> Sums:
-  """The metrics of every evaluation: error, NLL, Brier score and the bins of the calibration error."""
+  """Computes an evaluation's metrics: error, NLL, Brier score and the bins of the calibration error."""
   return {
     "error": weighted(log_probs.argmax(axis=-1) != labels, weights),
     "nll": calibration.nll(log_probs, labels, weights=weights),
@@ -59,14 +59,14 @@ def _stacked(*parts: np.ndarray) -> np.ndarray:
 
 
 def chosen_metric(name: str, values: Mapping[str, object]) -> str:
-  """The metric of the validation split that `name` means among these; `auto` is val/error or val/rmse."""
+  """Returns the validation metric that `name` means; `auto` is val/error or val/rmse."""
   if name != "auto":
     return name
   return "val/rmse" if "val/rmse" in values else "val/error"
 
 
 def to_host(metrics: PyTree) -> PyTree:
-  """The metrics of all replicas on the host, with the replica axis in front."""
+  """Copies the metrics of all replicas to the host, with the replica axis in front."""
   metrics = jax.device_get(metrics)
   return jax.tree.map(_stacked, *metrics) if isinstance(metrics, tuple) else metrics
 
@@ -104,7 +104,7 @@ def averaged(values: Values) -> dict[str, float]:
 def shown(
   values: Mapping[str, float], name: str, *, factor: float = 1.0, digits: int, difference: bool = False
 ) -> str:
-  """A metric from `averaged` as text for people: `1.67`, or `1.67 ± 0.24`.
+  """Formats a metric from `averaged` for people: `1.67`, or `1.67 ± 0.24`.
 
   An interval that reaches values that the metric cannot have ends there, and is written by its ends:
   `10.97 [0.00, 30.38]`. With `difference`, the value is a difference of two values of the metric.
@@ -123,7 +123,7 @@ def shown(
 
 
 def few_runs(number: int) -> str:
-  """A sentence about confidence intervals of few runs; "" for one run, or enough of them."""
+  """Returns a sentence about confidence intervals of few runs; "" for one run, or enough of them."""
   if number != 2:
     return ""
   return "The intervals of 2 runs have one degree of freedom, and say little: give at least 3 seeds."

@@ -22,7 +22,7 @@ NUMBERS = ("polyak_sgd", "rprop", "sm3", "fista")
 
 
 def step_name(chosen: Options) -> str:
-  """The name of the optimizer that `config.optimizer` chooses, alone or within a wrapper."""
+  """Returns the name of the optimizer that `config.optimizer` chooses, alone or within a wrapper."""
   return chosen[short(chosen["name"])].get("inner", chosen["name"])
 
 
@@ -47,7 +47,7 @@ def make_optimizer(
 
   `mask` names the function in `jaxreg.paths` that says which parameters decay; a norm or a rate of 0 means
   none. `network` has `apply_fn`, `input_shape`, `num_examples` and `prox`, for optimizers that take them. The
-  parts are keys of the chain's state by their names.
+  chain's state has each part under its name.
   """
   name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
   if own_decay and weight_decay and not decoupled:
@@ -78,14 +78,14 @@ def make_optimizer(
 def noisy_sgd(
   learning_rate: optax.ScalarOrSchedule, *, variance: float = 0.01, gamma: float = 0.55
 ) -> optax.GradientTransformationExtraArgs:
-  """`optax.noisy_sgd`, with noise drawn from the run's own key."""
+  """Builds `optax.noisy_sgd`, with noise drawn from the run's own key."""
   return gradient_noise(optax.sgd(learning_rate), variance=variance, gamma=gamma)
 
 
 def mahalanobis(
   learning_rate: optax.ScalarOrSchedule, *, metric: tuple[tuple[str, float], ...] = (("*kernel", 1.0),)
 ) -> optax.GradientTransformationExtraArgs:
-  """Descent in a diagonal metric.
+  """Builds descent in a diagonal metric.
 
   Each entry is a glob and a number. The last glob that matches a parameter's name gives its number; the
   number of an unmatched parameter is 1.
@@ -96,7 +96,7 @@ def mahalanobis(
 def gradient_noise(
   inner: optax.GradientTransformation, *, variance: float = 0.01, gamma: float = 0.55
 ) -> optax.GradientTransformationExtraArgs:
-  """The optimizer `inner` on noisy gradients."""
+  """Gives the optimizer `inner` noisy gradients."""
   return optax.chain(optim.gradient_noise(variance=variance, gamma=gamma), inner)
 
 
@@ -111,7 +111,7 @@ COORDINATES: dict[str, tuple[Map, Map]] = {"linear": (_same, _same), "sinh": (jn
 def reparameterize(
   inner: optax.GradientTransformation, *, coordinates: str = "sinh", scale: float = 1.0
 ) -> optax.GradientTransformationExtraArgs:
-  """The optimizer `inner` in the coordinates `y`, where each parameter is `x = scale * f(y)` elementwise."""
+  """Runs the optimizer `inner` in coordinates `y`: each parameter is `x = scale * f(y)` elementwise."""
   if coordinates not in COORDINATES:
     raise ArgumentError("coordinates", f"must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
   if not scale > 0:

@@ -68,7 +68,7 @@ class Program:
     return self.network.apply
 
   def losses(self, params: Params, model_state: ModelState, examples: Examples, *, key: Key | None) -> Array:
-    """The method's loss of each label, the sum of its terms.
+    """Computes the method's loss of each label, the sum of its terms.
 
     With `key=None` the network is in evaluation mode, and a loss that draws always draws the same.
     """
@@ -79,9 +79,9 @@ class Program:
     return functools.reduce(jnp.add, terms.values())
 
   def examples(self, batch: Batch) -> Examples:
-    """The examples of a stored batch, which is not augmented."""
+    """Returns the examples of a stored batch, which is not augmented."""
     return make_examples(batch, self.scale, self.target.standard)
 
   def predicting(self, state: TrainState) -> TrainState:
-    """The state with the parameters for predictions."""
+    """Returns the state with the parameters for predictions."""
     return self.extras.predicting(state)

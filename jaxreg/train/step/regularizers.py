@@ -50,7 +50,7 @@ def make_limits(named: Iterable[Chosen], mask: Mask, learning_rate: float) -> di
 
 
 def _penalty_term(each: Chosen, mask: Mask) -> Term:
-  """A penalty; if its weight is a multiplier, or if it needs the reference, a term that sees the state."""
+  """Makes a penalty, or a term that sees the state for a multiplier as weight or a reference."""
   limited = bool(each.options["limit"])
   if not limited and not each.needs("reference"):
     return objective.penalty(each.without("weight", "limit").bound(mask=mask), weight=each.options["weight"])
@@ -66,7 +66,7 @@ def _penalty_term(each: Chosen, mask: Mask) -> Term:
 
 
 def _bound_penalty(each: Chosen, mask: Mask) -> Callable[[Params, ExtraStates], Array]:
-  """A penalty of `(params, extras)`."""
+  """Makes a penalty of `(params, extras)`."""
   penalty = each.without("weight", "limit").bound(mask=mask)
 
   def with_extras(params: Params, extras: ExtraStates) -> Array:
@@ -82,7 +82,7 @@ def _all_weights(batch: Mapping[str, Any]) -> Array:
 def make_constraints(
   named: Iterable[Chosen], mask: Mask, schedule: optax.Schedule
 ) -> dict[str, optax.GradientTransformation]:
-  """Each named proximal step or projection, as a transform for the end of an Optax chain."""
+  """Makes each named proximal step or projection, as a transform for the end of an Optax chain."""
   return {
     each.name: constraints.proximal(each.bound(mask=mask), schedule)
     if each.kind == "prox"
@@ -92,7 +92,7 @@ def make_constraints(
 
 
 def make_prox(named: Iterable[Chosen], mask: Mask) -> Callable[[Params, ArrayLike], Params]:
-  """The named proximal steps and projections, in order, for an optimizer that calls them itself."""
+  """Makes the named proximal steps and projections, in order, for an optimizer that calls them itself."""
   made = [(each.bound(mask=mask), each.kind == "prox") for each in named]
 
   def prox(params: Params, step: ArrayLike) -> Params:
@@ -104,13 +104,13 @@ def make_prox(named: Iterable[Chosen], mask: Mask) -> Callable[[Params, ArrayLik
 
 
 def make_noises(named: Sequence[Chosen], mask: Mask) -> Noises:
-  """The noises `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`."""
+  """Makes the noises `(key, x) -> x` under the name of what they perturb: `inputs`, `params` or `labels`."""
   kinds = {"inputs": "input_noise", "params": "params_noise", "labels": "label_noise"}
   return {on: [each.bound(mask=mask) for each in named if each.kind == kinds[on]] for on in kinds}
 
 
 def most_labels(named: Iterable[Chosen]) -> int:
-  """How many classes the label of an example may have after the named augmentations.
+  """Counts the classes that a label may have after the named augmentations.
 
   Each augmentation that takes `num_classes` mixes two examples, which doubles the number.
   """
@@ -125,7 +125,7 @@ def make_augmentations(
   num_classes: int,
   unlabelled: bool,
 ) -> list[Callable[[Key, Batch], Batch]]:
-  """The augmentations in their order; label noise comes first, before augmentations that mix labels.
+  """Makes the augmentations in their order; label noise comes first, before augmentations that mix labels.
 
   `scale` is the largest value of an input, `num_classes` is 0 for labels that are numbers, which mix as they
   are, and `unlabelled` says whether some examples have no label.

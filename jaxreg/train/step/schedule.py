@@ -12,7 +12,7 @@ from jaxreg.typing import Array
 
 
 def constant(learning_rate: float) -> optax.Schedule:
-  """The same rate at every step."""
+  """Keeps the rate at every step."""
   return optax.constant_schedule(learning_rate)
 
 
@@ -26,7 +26,7 @@ def step(
   factor: float = 0.1,
   relative: bool = False,
 ) -> optax.Schedule:
-  """A rate that falls at each boundary.
+  """Lowers the rate at each boundary.
 
   Args:
     boundaries: epochs at which the rate falls.
@@ -42,7 +42,7 @@ def step(
 
 
 def cosine(learning_rate: float, *, warmup: int, num_steps: int, final: float = 0.0) -> optax.Schedule:
-  """A rate that falls to the end of the run along half a cosine.
+  """Lowers the rate to the end of the run along half a cosine.
 
   Args:
     final: the last rate, as a fraction of the largest.
@@ -51,7 +51,7 @@ def cosine(learning_rate: float, *, warmup: int, num_steps: int, final: float = 
 
 
 def noam(learning_rate: float, *, d_model: int = 50, warmup_steps: int = 4000) -> optax.Schedule:
-  """`learning_rate * d_model**-0.5 * min(t**-0.5, t * warmup_steps**-1.5)` at `t = step + 1`.
+  """Computes `learning_rate * d_model**-0.5 * min(t**-0.5, t * warmup_steps**-1.5)` at `t = step + 1`.
 
   Args:
     d_model: width of the transformer, which scales the rate.
@@ -72,9 +72,10 @@ def noam(learning_rate: float, *, d_model: int = 50, warmup_steps: int = 4000) -
 def make_schedule(
   shape: Chosen, learning_rate: float, *, steps_per_epoch: int, num_steps: int, warmup_epochs: float = 0.0
 ) -> optax.Schedule:
-  """The learning rate as a function of the step: a linear warm-up from 0, then the shape.
+  """Makes the learning rate a function of the step: a linear warm-up from 0, then the shape.
 
-  `shape` is one of the functions above with its options, and `learning_rate` the peak; for `noam`, a factor.
+  `shape` is one of the functions above with its options. `learning_rate` is its peak, or
+  the factor of `noam`.
   """
   warmup = round(warmup_epochs * steps_per_epoch)
   known = {"warmup": warmup, "num_steps": num_steps, "steps_per_epoch": steps_per_epoch}

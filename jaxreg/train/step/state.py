@@ -1,4 +1,4 @@
-"""The train state, which is everything that a checkpoint holds, and its parts beside the parameters."""
+"""The train state, which is everything that a checkpoint holds, and its parts."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ class TrainState:
     return {"params": self.params, "model_state": self.model_state}
 
   def replace(self, **changes: PyTree) -> "TrainState":
-    """The state with other values of these fields."""
+    """Returns the state with other values of these fields."""
     return dataclasses.replace(self, **changes)
 
 
@@ -72,7 +72,7 @@ class Extras:
   reference: bool = False
 
   def init(self, variables: Variables) -> ExtraStates:
-    """The extras at the start, and again after the parameters have been replaced."""
+    """Returns the extras at the start, and again after the parameters have been replaced."""
     made = {
       "average": self.average.init(variables),
       "multipliers": {name: constraints.dual_init() for name in self.limits},
@@ -126,12 +126,12 @@ class Extras:
     return lambda state, key: state.replace(**draw(key, state.extras["average"], state.variables))
 
   def averaged(self, state: TrainState) -> Variables | None:
-    """The averaged parameters and statistics; None without an average."""
+    """Returns the averaged parameters and statistics; None without an average."""
     if "average" not in state.extras:
       return None
     return self.average.params(state.extras["average"], state.variables)
 
   def predicting(self, state: TrainState) -> TrainState:
-    """The state with the parameters, and BatchNorm's statistics, for predictions."""
+    """Returns the state with the parameters, and BatchNorm's statistics, for predictions."""
     averaged = self.averaged(state)
     return state if averaged is None else state.replace(**averaged)

@@ -159,12 +159,12 @@ def make_train_step(
 
 
 def label_weights(batch: Mapping[str, Any]) -> Array:
-  """The weights of the labels; an example without a label has weight 0."""
+  """Returns the weights of the labels; an example without a label has weight 0."""
   return batch["examples"].label_weights
 
 
 def _gradient_norms(grads: Params) -> dict[str, Array]:
-  """The norm of the gradient, and the norms of its parts: the backbone and each layer of the head."""
+  """Computes the norms of the gradient, and of its parts: the backbone and each layer of the head."""
   norms = {"grad_norm": optax.tree.norm(grads)}
   if isinstance(grads, Mapping) and set(grads) == {"backbone", "head"}:
     parts: dict[str, Params] = {"backbone": grads["backbone"], **grads["head"]}

@@ -28,15 +28,15 @@ class Classes(NamedTuple):
     return predictions
 
   def mean(self, predictions: Array, combine: str = "arithmetic") -> Array:
-    """One prediction from several, `[members, batch, ...]`."""
+    """Merges several predictions `[members, batch, ...]`."""
     return (ensembles.geometric if combine == "geometric" else ensembles.arithmetic)(predictions)
 
   def metrics(self, predictions: Array, examples: Examples) -> Sums:
-    """The metrics of every evaluation."""
+    """Computes the metrics of every evaluation."""
     return prediction_metrics(predictions, examples.labels, examples.label_weights)
 
   def hits(self, predictions: Array, examples: Examples) -> dict[str, Array]:
-    """What a training step measures of each example beside its loss."""
+    """Measures each example in training, in addition to its loss."""
     return {"accuracy": predictions.argmax(axis=-1) == examples.classes}
 
 
@@ -70,7 +70,7 @@ class Numbers:
     return jnp.stack(each, axis=-1)
 
   def mean(self, predictions: Array, combine: str = "arithmetic") -> Array:
-    """The moments of the mixture of several predictions, or the mean of their quantiles."""
+    """Returns the moments of the mixture of several predictions, or the mean of their quantiles."""
     del combine
     if self.predicts == "quantiles":
       return predictions.mean(axis=0)
@@ -78,7 +78,7 @@ class Numbers:
     return jnp.stack([means.mean(axis=0), variances.mean(axis=0) + means.var(axis=0)], axis=-1)
 
   def point(self, predictions: AnyArray) -> AnyArray:
-    """The mean, or the quantile nearest the median."""
+    """Returns the mean, or the quantile nearest the median."""
     if self.predicts == "quantiles":
       return predictions[..., int(np.abs(np.asarray(self.levels) - 0.5).argmin())]
     return predictions[..., 0]
@@ -95,14 +95,14 @@ class Numbers:
     return levels, predictions[..., :1] + np.sqrt(predictions[..., 1:]) * standard
 
   def interval(self, predictions: Array) -> tuple[Array, Array]:
-    """The ends of the interval that a prediction gives: its outer quantiles, or those of a Gaussian."""
+    """Returns the ends of a prediction's interval: its outer quantiles, or a Gaussian's quantiles."""
     if self.predicts == "quantiles":
       return predictions[..., 0], predictions[..., -1]
     half = NormalDist().inv_cdf(1 - self.alpha / 2) * jnp.sqrt(predictions[..., 1])
     return predictions[..., 0] - half, predictions[..., 0] + half
 
   def metrics(self, predictions: Array, examples: Examples) -> Sums:
-    """The metrics of every evaluation, in the units of the data; `nlpd` is minus a Gaussian's log-density."""
+    """Computes an evaluation's metrics in data units; `nlpd` is minus a Gaussian's log-density."""
     labels, weights = self.standard.original(examples.labels), examples.label_weights
     point = self.point(predictions)
     centred = self.standard.distance(examples.labels)
@@ -122,7 +122,7 @@ class Numbers:
     return sums
 
   def hits(self, predictions: Array, examples: Examples) -> dict[str, Array]:
-    """What a training step measures of each example beside its loss."""
+    """Measures each example in training, in addition to its loss."""
     return {"mae": jnp.abs(self.point(predictions) - self.standard.original(examples.labels))}
 
 

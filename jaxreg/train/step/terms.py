@@ -23,7 +23,7 @@ TeacherFn = Callable[[Key, Array], Array]  # `(key, inputs) -> log-probabilities
 
 
 def predictions(view: View, x: Array) -> Array:
-  """The predictions `[batch, classes]` for the inputs `x`, with the noise of the loss's pass.
+  """Computes the predictions `[batch, classes]` for the inputs `x`, with the noise of the loss's pass.
 
   A network with statistics, such as BatchNorm's, is in evaluation mode: training mode would mix the examples.
   """
@@ -33,29 +33,29 @@ def predictions(view: View, x: Array) -> Array:
 
 
 def losses_at(view: View, x: Array) -> Array:
-  """The method's loss `[batch]` at the inputs `x`, with the noise of the loss's pass, as in `predictions`."""
+  """Computes the method's loss `[batch]` at the inputs `x`, with the noise of the loss's pass."""
   if view.batch["model_state"]:
     return view.again(inputs=x, key=None).loss
   return view.again(inputs=x).loss
 
 
 def losses_without_noise(view: View, x: Array) -> Array:
-  """The method's loss `[batch]` at the inputs `x` in evaluation mode."""
+  """Computes the method's loss `[batch]` at the inputs `x` in evaluation mode."""
   return view.again(inputs=x, key=None).loss
 
 
 def r_drop(key: Key, view: View) -> Array:
-  """`losses.r_drop` between the loss's pass and a pass under other noise."""
+  """Computes `losses.r_drop` between the loss's pass and a pass under other noise."""
   return losses.r_drop(view.aux.predictions, view.again(key=key).aux.predictions)
 
 
 def pi_model(key: Key, view: View) -> Array:
-  """`losses.consistency` between the loss's pass and a pass under other noise."""
+  """Computes `losses.consistency` between the loss's pass and a pass under other noise."""
   return losses.consistency(view.aux.predictions, view.again(key=key).aux.predictions)
 
 
 def mean_teacher(key: Key, view: View) -> Array:
-  """`losses.consistency` between the prediction and the prediction of the averaged parameters."""
+  """Computes `losses.consistency` between the prediction and the prediction of the averaged parameters."""
   del key
   averaged = view.batch["averaged"]
   batch = {**view.batch, "model_state": averaged["model_state"]}
@@ -64,20 +64,20 @@ def mean_teacher(key: Key, view: View) -> Array:
 
 
 def distillation(key: Key, view: View, *, teacher: TeacherFn, temperature: float = 4.0) -> Array:
-  """`losses.distillation` from a trained `teacher`, whose predictions have no noise."""
+  """Computes `losses.distillation` from a trained `teacher`, whose predictions have no noise."""
   return losses.distillation(
     view.aux.predictions, teacher(key, view.batch["inputs"]), temperature=temperature
   )
 
 
 def entropy(key: Key, view: View) -> Array:
-  """`losses.entropy` of the prediction."""
+  """Computes `losses.entropy` of the prediction."""
   del key
   return losses.entropy(view.aux.predictions)
 
 
 def z_loss(key: Key, view: View) -> Array:
-  """`losses.z_loss` of the head's logits."""
+  """Computes `losses.z_loss` of the head's logits."""
   del key
   if "logits" not in view.aux.outputs:
     raise ValueError(f"z_loss needs a head that returns logits, got {', '.join(view.aux.outputs)}")
@@ -85,7 +85,7 @@ def z_loss(key: Key, view: View) -> Array:
 
 
 def reconstruction(key: Key, view: View, *, likelihood: str = "gaussian") -> Array:
-  """`losses.reconstruction` of the clean inputs by the head's decoder."""
+  """Computes `losses.reconstruction` of the clean inputs by the head's decoder."""
   del key
   if "reconstruction" not in view.aux.outputs:
     raise ValueError("reconstruction needs a head with a decoder, such as that of the autoencoder")
@@ -94,7 +94,7 @@ def reconstruction(key: Key, view: View, *, likelihood: str = "gaussian") -> Arr
 
 
 def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
-  """`losses.pseudo_label` of the loss's pass; the target is predicted from the same inputs without noise."""
+  """Computes `losses.pseudo_label` of the loss's pass; the target is the prediction without noise."""
   del key
   return losses.pseudo_label(view.aux.predictions, view.again(key=None).aux.predictions, threshold=threshold)
 
@@ -108,7 +108,7 @@ def fixmatch(
   magnitude: float = 9.0,
   cutout_size: int = 16,
 ) -> Array:
-  """`losses.pseudo_label` for two views of images: the weak view teaches, the strong view learns.
+  """Computes `losses.pseudo_label` for two views of images: the weak view teaches, the strong view learns.
 
   The weak view is the step's inputs, which the augmentations in `augment.names` have shifted or mirrored. Its
   prediction has no noise. The strong view is the weak view after `augment.rand_augment` and `augment.cutout`
@@ -142,7 +142,7 @@ def augmix(
   severity: float = 3.0,
   alpha: float = 1.0,
 ) -> Array:
-  """`losses.jensen_shannon` of the loss's pass and of two views of its images by `augment.augmix`.
+  """Computes `losses.jensen_shannon` of the loss's pass and of two views of its images by `augment.augmix`.
 
   The source's weight is 12. All passes have the noise of the loss's pass.
 
@@ -161,13 +161,13 @@ def augmix(
 
 
 def l1_activity(key: Key, view: View) -> Array:
-  """`penalties.l1_activity` of the features."""
+  """Computes `penalties.l1_activity` of the features."""
   del key
   return penalties.l1_activity(view.aux.features)
 
 
 def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
-  """`penalties.kl_sparsity` of the features, summed over units; all features must lie between 0 and 1.
+  """Computes `penalties.kl_sparsity` of features between 0 and 1, summed over units.
 
   A unit's mean is over the batch. Where `pmap` or `accumulate` divides the batch, it is over one part.
   """
@@ -179,7 +179,7 @@ def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
 
 
 def gradient_penalty(key: Key, view: View) -> Array:
-  """`penalties.gradient_penalty` of the loss."""
+  """Computes `penalties.gradient_penalty` of the loss."""
   del key
 
   def loss_fn(_: None, x: Array) -> Array:
@@ -189,7 +189,7 @@ def gradient_penalty(key: Key, view: View) -> Array:
 
 
 def jacobian_penalty(key: Key, view: View, *, num_samples: int = 1) -> Array:
-  """`penalties.jacobian_penalty` of the log-probabilities, estimated by random projections."""
+  """Computes `penalties.jacobian_penalty` of the log-probabilities, estimated by random projections."""
 
   def apply_fn(_: None, x: Array) -> Array:
     return predictions(view, x)
@@ -198,7 +198,7 @@ def jacobian_penalty(key: Key, view: View, *, num_samples: int = 1) -> Array:
 
 
 def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
-  """The loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
+  """Computes the loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
   del key
   moved = adversarial.fgsm(
     functools.partial(losses_without_noise, view), view.batch["inputs"], eps=eps, clip=_bounds(clip)
@@ -216,7 +216,7 @@ def pgd(
   norm: str = "linf",
   clip: tuple[float, ...] = (),
 ) -> Array:
-  """The loss at the inputs that `adversarial.pgd` finds for the network without noise."""
+  """Computes the loss at the inputs that `adversarial.pgd` finds for the network without noise."""
   options: Options = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
   moved = adversarial.pgd(
     key, functools.partial(losses_without_noise, view), view.batch["inputs"], **options, clip=_bounds(clip)
@@ -227,7 +227,7 @@ def pgd(
 def virtual_adversarial(
   key: Key, view: View, *, divergence: Divergence | None, eps: float = 1.0, num_steps: int = 1
 ) -> Array:
-  """`adversarial.vat_loss`; all passes have the noise of the loss's pass.
+  """Computes `adversarial.vat_loss`; all passes have the noise of the loss's pass.
 
   The `divergence` of numbers is half the squared distance of the predictions.
   """
@@ -236,7 +236,7 @@ def virtual_adversarial(
 
 
 def half_squared_distance(clean: Array, moved: Array) -> Array:
-  """The divergence of predicted numbers, `[batch]`."""
+  """Computes the divergence of predicted numbers, `[batch]`."""
   return jnp.square(moved - clean).sum(axis=tuple(range(1, clean.ndim))) / 2
 
 
@@ -250,7 +250,7 @@ def trades(
   norm: str = "linf",
   clip: tuple[float, ...] = (),
 ) -> Array:
-  """`adversarial.trades_loss`; all passes have the noise of the loss's pass.
+  """Computes `adversarial.trades_loss`; all passes have the noise of the loss's pass.
 
   Args:
     key: draws the start of the attack.
