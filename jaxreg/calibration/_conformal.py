@@ -19,9 +19,10 @@ from jaxreg._checks import (
   check_wide,
   known_values,
 )
+from jaxreg._log_odds import others_log_probs
 from jaxreg._sharding import entries, gathered, partitioned, sharding_like
 from jaxreg._where import check_where, only_where, zero_elsewhere
-from jaxreg.calibration._weights import at_number, ceil_of, others_log_probs
+from jaxreg.calibration._weights import at_number, ceil_of
 from jaxreg.typing import Array, Key
 
 # Above this log-probability, the other classes tell how far a probability is from 1.

@@ -79,7 +79,7 @@ def ece(bins: Bins) -> Array:
     bins: sums `[..., num_bins]` from `ece_bins` or `classwise_bins` added over batches, or `adaptive_bins`.
 
   Returns:
-    `[...]`, in at least float32; 0 for no examples.
+    `[...]`, in at least float32; NaN for no examples.
 
   Example:
     >>> ece(ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0])))
@@ -90,7 +90,7 @@ def ece(bins: Bins) -> Array:
   """
   confidence, correct, count = _checked(bins)
   total = count.sum(axis=-1)
-  return jnp.abs(correct - confidence).sum(axis=-1) / jnp.where(total > 0, total, 1)
+  return jnp.abs(correct - confidence).sum(axis=-1) / jnp.where(total == 0, jnp.nan, total)
 
 
 def mce(bins: Bins) -> Array:
@@ -105,7 +105,7 @@ def mce(bins: Bins) -> Array:
     bins: sums `[..., num_bins]`, as in `ece`.
 
   Returns:
-    `[...]`, in at least float32; 0 for no examples.
+    `[...]`, in at least float32; NaN for no examples.
 
   Example:
     >>> mce(Bins(confidence=jnp.array([3.0]), correct=jnp.array([1.0]), count=jnp.array([4.0])))
@@ -117,7 +117,8 @@ def mce(bins: Bins) -> Array:
   confidence, correct, count = _checked(bins)
   gaps = jnp.where(count > 0, jnp.abs(correct - confidence) / jnp.where(count > 0, count, 1), 0)
   # On a CPU, compiled code may drop NaN from a maximum.
-  return jnp.where(jnp.isnan(gaps).any(axis=-1), jnp.nan, gaps.max(axis=-1))
+  unknown = jnp.isnan(gaps).any(axis=-1) | (count == 0).all(axis=-1)
+  return jnp.where(unknown, jnp.nan, gaps.max(axis=-1))
 
 
 def classwise_bins(

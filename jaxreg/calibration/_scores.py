@@ -14,9 +14,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_log_probs, check_logits, check_option, check_wide, known_values, per_class
+from jaxreg._log_odds import error_log_odds, others_log_probs
 from jaxreg._sharding import gathered, placed_like
 from jaxreg._where import check_where, only_where
-from jaxreg.calibration._weights import ceil_of, others_log_probs, predictions
+from jaxreg.calibration._weights import ceil_of, predictions
 from jaxreg.typing import Array
 
 
@@ -191,7 +192,7 @@ def risk_coverage(
   Returns:
     A named tuple, float32 or wider; NaN for a traced label out of range: `coverage` `[n]`, the share of the
     examples that are answered, which rises to 1; `risk` `[n]`, the share of wrong ones among these; and the
-    area under the curve `aurc`, 0 for a classifier without errors.
+    area under the curve `aurc`, 0 for a classifier without errors and NaN without examples.
 
   Example:
     >>> log_probs = jnp.log(jnp.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]))
@@ -203,12 +204,12 @@ def risk_coverage(
     Geifman, Uziel and El-Yaniv, `Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers`, 2019.
   """
   log_probs, labels, weights, counts = predictions(log_probs, labels, weights, where)
-  doubt = jnp.where(counts != 0, least_confidence(log_probs), jnp.inf)
+  doubt = jnp.where(counts != 0, error_log_odds(log_probs), jnp.inf)
   wrong = weights * (log_probs.argmax(axis=-1) != labels)
   order = jnp.argsort(gathered(doubt).ravel())
   wrong, counts = (gathered(x).ravel()[order] for x in (wrong, counts))
   answered, total = jnp.cumsum(counts), counts.sum()
   risk = jnp.cumsum(wrong) / jnp.where(answered > 0, answered, 1)
+  aurc = (counts * risk).sum() / jnp.where(total > 0, total, jnp.nan)
   total = jnp.where(total > 0, total, 1)
-  aurc = (counts * risk).sum() / total
   return RiskCoverage(placed_like(answered / total, doubt), placed_like(risk, doubt), aurc)

@@ -41,7 +41,8 @@ def fit_temperature(
     low, high: bounds of the temperature.
 
   Returns:
-    A scalar, float32 or wider; NaN if a logit is NaN or a traced label is out of range.
+    A scalar, float32 or wider; NaN without examples, if a logit is NaN, or if a traced label
+    is out of range.
 
   Example:
     >>> logits = jnp.array([[2.0, 0.0]] * 4)  # confidence 0.88, right in 3 of 4
@@ -72,7 +73,8 @@ def fit_temperature(
   ends = -jnp.log(jnp.asarray(high, z.dtype)), -jnp.log(jnp.asarray(low, z.dtype))
   left, right = jax.lax.fori_loop(0, STEPS[z.dtype.name], halve, ends)
   temperature = jnp.exp(-(left + right) / 2)
-  return jnp.where(jnp.isnan(slope(jnp.zeros((), z.dtype))), jnp.nan, temperature)
+  unknown = jnp.isnan(slope(jnp.zeros((), z.dtype))) | (weights == 0).all()
+  return jnp.where(unknown, jnp.nan, temperature)
 
 
 def temper(logits: ArrayLike, *, temperature: ArrayLike) -> Array:

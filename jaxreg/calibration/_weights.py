@@ -7,7 +7,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -23,7 +22,7 @@ class Examples(NamedTuple):
   log_probs: Array  # `[..., classes]`; equal probabilities for an example of weight 0
   labels: Array  # `[...]`, in range; may be 0 for an example that does not count or is broken
   weights: Array  # `[...]`, the factors in the sums; NaN for a broken example
-  counts: Array  # `[...]`, the weights as raw_labels
+  counts: Array  # `[...]`, the weights as they were given
 
 
 def predictions(
@@ -33,15 +32,6 @@ def predictions(
   examples = weighted_examples(log_probs, labels, weights, where)
   check_log_probs(examples.log_probs, "log_probs")
   return examples
-
-
-def others_log_probs(log_probs: Array) -> Array:
-  """The logarithm of the probability of all classes but the first of the largest, `[..., 1]`.
-
-  Where a prediction is nearly certain, 1 minus its probability has no digits left; this sum has all of them.
-  """
-  top = jax.nn.one_hot(log_probs.argmax(axis=-1), log_probs.shape[-1], dtype=bool)
-  return jax.nn.logsumexp(jnp.where(top, -jnp.inf, log_probs), axis=-1, keepdims=True)
 
 
 def weighted_examples(
@@ -75,7 +65,7 @@ def weighted_examples(
 
 
 def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: tuple[int, ...]) -> Any:
-  """The weights, by default 1, and 0 where `where` is false; None if neither is raw_labels."""
+  """Returns the weights, by default 1, and 0 where `where` is false; None without both arguments."""
   if where is None:
     return weights
   where = check_where(where, shape)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_option, check_range
@@ -46,7 +48,8 @@ def class_weights(
   References:
     Cui et al., `Class-Balanced Loss Based on Effective Number of Samples`, 2019, section 4.
   """
-  counts = jnp.asarray(counts)
+  # In NumPy, since JAX wraps integers of 64 bits to 32 without a word.
+  counts = counts if isinstance(counts, jax.Array) else np.asarray(counts)
   if counts.ndim != 1 or not counts.size:
     raise ValueError(f"counts must be [classes], got {counts.shape}")
   if not any(jnp.issubdtype(counts.dtype, kind) for kind in (jnp.integer, jnp.floating)):
@@ -56,7 +59,7 @@ def class_weights(
   check_option(beta, "beta", (), low=0, high=1, open_high=True)
   if limit is not None:
     check_option(limit, "limit", (), low=1)
-  n = counts.astype(jnp.promote_types(counts.dtype, jnp.float32))
+  n = jnp.asarray(counts.astype(jnp.promote_types(counts.dtype, jnp.float32)))
   some = n > 0
   safe = jnp.where(some, n, 1)
   if scheme == "effective":

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from jaxreg import calibration
+from jaxreg._log_odds import error_log_odds
 from jaxreg.reports._model import Model, Predicted, Section
 from jaxreg.reports._numbers import Number, mean, resamples, share
 from jaxreg.reports._statistics import point
@@ -35,7 +36,8 @@ def errors(model: Model) -> Section:
   arrays: dict[str, Any] = {"confusion": confusion}
   if model.inputs is not None and model.inputs.ndim == 4:
     surest = np.flatnonzero(wrong)
-    surest = surest[np.argsort(-confidence[surest], kind="stable")][:MISTAKES]
+    doubt = np.asarray(jax.jit(error_log_odds)(log_probs))
+    surest = surest[np.argsort(doubt[surest], kind="stable")][:MISTAKES]
     arrays["pictures"] = np.moveaxis(model.inputs[surest], model.channel_axis, -1)
     arrays |= {"labels": labels[surest], "guessed": guessed[surest], "sure": np.exp(confidence[surest])}
   sentence = (
@@ -79,7 +81,7 @@ def selective(model: Model) -> Section:
   log_probs, labels = model.shown
   found = {"aurc": model.statistics["aurc"]}
   coverage, risk, _ = map(np.asarray, jax.jit(calibration.risk_coverage)(*model.shown))
-  order = np.argsort(np.asarray(jax.jit(calibration.least_confidence)(log_probs)), kind="stable")
+  order = np.argsort(np.asarray(jax.jit(error_log_odds)(log_probs)), kind="stable")
   wrong = (log_probs.argmax(axis=-1) != labels)[order]
   for part in ANSWERED:
     answered = wrong[: round(part * len(wrong))]

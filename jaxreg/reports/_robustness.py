@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import adversarial, augment, calibration, ensembles, noise
+from jaxreg._log_odds import error_log_odds
 from jaxreg.reports._model import Model, Section, Unavailable, losses_of
 from jaxreg.reports._numbers import Number, mean, ranked, resamples, share
 from jaxreg.reports._statistics import noise_like, rotated
@@ -55,7 +56,7 @@ def elsewhere(model: Model) -> Section:
     sets["rotated"] = np.moveaxis(rotated(images), -1, model.channel_axis)
   usual = model.shown.predictions[rows]
   found: dict[str, Number] = {}
-  doubt = jax.jit(calibration.least_confidence)
+  doubt = jax.jit(error_log_odds)
   arrays = {"the data": np.exp(usual.max(axis=-1))}
   for name, other in {**sets, **model.others}.items():
     strange = model.run(other)

@@ -78,11 +78,21 @@ def test_weight_zero_leaves_no_gradient(function):
   assert (gradient[2:] != 0).any()
 
 
-def test_no_examples_have_no_error():
+def test_no_examples_have_sums_of_0_and_no_measures():
   log_probs, labels, _ = predictions()
   got = all_sums(log_probs, labels, np.zeros(len(labels), np.float32))
   assert all((x == 0).all() for x in jax.tree.leaves(got))
-  assert calibration.ece(got["bins"]) == 0
+  assert np.isnan([calibration.ece(got["bins"]), calibration.mce(got["bins"])]).all()
+  for examples in ((log_probs[:0], labels[:0], None), (log_probs, labels, np.zeros(len(labels)))):
+    assert np.isnan(calibration.fit_temperature(*examples[:2], weights=examples[2]))
+    assert np.isnan(calibration.risk_coverage(*examples[:2], weights=examples[2]).aurc)
+
+
+def test_confidence_orders_saturated_predictions():
+  """The probabilities of the last two round to 1; a wrong answer with a small margin comes last."""
+  log_probs = jax.nn.log_softmax(jnp.array([[30.0, 0], [0, 200], [300, 0], [0, 150]]))
+  got = calibration.risk_coverage(log_probs, jnp.array([1, 1, 0, 0]))
+  np.testing.assert_allclose(got.risk, [0, 0, 1 / 3, 2 / 4])
 
 
 @pytest.mark.thorough

@@ -11,7 +11,9 @@ from sklearn import metrics as sklearn
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
-from jaxreg.train.finished.measures import SPLIT_ALONE, Predicted
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.finished.measures import HELD_OUT, SPLIT_ALONE, Predicted, _remarks
+from jaxreg.train.methods.yes_or_no import predict_binary
 from jaxreg.train.run import manifest
 from jaxreg.train.summary import summary
 
@@ -22,6 +24,7 @@ FIELDS = {
   "epochs": 3,
 }
 DATA = sources.digits(attributes=True).limited(128)
+ATOL = 1e-6  # of the log-odds
 MEASURES = (
   *("ranking", "f1", "thresholds", "mce", "classwise_ece", "adaptive_ece", "temperature", "conformal"),
   "conformal_risk",
@@ -98,10 +101,14 @@ def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
   yes, labels = np.exp(log_probs[..., 1]), DATA.test.labels
   assert found["test/error"] == pytest.approx(((yes > 0.5) != labels).mean(), abs=1e-6)
   assert found["test/nll"] == pytest.approx(-np.log(np.where(labels, yes, 1 - yes)).mean(), rel=1e-4)
+  # The compiled programs of the two jobs round differently, so pairs within `ATOL` may have either order.
+  odds = log_probs[..., 1] - log_probs[..., 0]
+  ends = [odds + sign * ATOL * (2 * labels - 1) for sign in (-1, 1)]
   scores = {"auroc": sklearn.roc_auc_score, "average_precision": sklearn.average_precision_score}
   for average in ("macro", "micro"):
     for name, score in scores.items():
-      assert found[f"test/{name}_{average}"] == pytest.approx(score(labels, yes, average=average), rel=1e-6)
+      low, high = (score(labels, end, average=average) for end in ends)
+      assert low <= found[f"test/{name}_{average}"] <= high < low + 1e-3
     f1 = sklearn.f1_score(labels, yes >= 0.5, average=average)
     assert found[f"test/f1_{average}"] == pytest.approx(f1, rel=1e-6)
   held = np.exp(np.asarray(predict(DATA.val.inputs), np.float64))[..., 1]
@@ -141,6 +148,45 @@ def test_measures_leave_out_what_is_not_known():
   assert found["auroc_macro"] == pytest.approx(np.mean(each))
   assert found["auroc_micro"] == pytest.approx(sklearn.roc_auc_score(labels[known], z[known]))
   assert found["f1_micro"] == pytest.approx(sklearn.f1_score(labels[known], z[known] >= 0))
+
+
+def test_saturated_predictions_are_ranked_by_their_log_odds():
+  """The area by a count of all pairs in float64; as probabilities in float32, all of these are 1."""
+  z, labels = np.array([20.0, 30, 40, 50, 60, 70, 80, 90, 25]), np.array([0, 0, 1, 0, 1, 1, 1, 1, 1])
+  shown = Predicted(np.asarray(predict_binary(logits=jnp.asarray(z, jnp.float32))), labels, jax.random.key(0))
+  pairs = z[labels == 1][:, None] > z[labels == 0]
+  found = SPLIT_ALONE["ranking"](shown)
+  assert found["auroc_micro"] == found["auroc_macro"] == pytest.approx(pairs.mean())
+  assert found["average_precision_micro"] == pytest.approx(sklearn.average_precision_score(labels, z))
+
+
+def test_a_label_without_an_answer_yes_is_left_out_of_means_and_named():
+  rng = np.random.default_rng(0)
+  labels, z = rng.integers(0, 2, (60, 2)), rng.normal(size=(60, 2))
+  labels[:, 1] = 0
+  shown = Predicted(np.log(np.stack([expit(-z), expit(z)], -1)), labels, jax.random.key(0))
+  first, odds = labels[:, 0], z[:, 0]
+
+  found = SPLIT_ALONE["ranking"](shown) | SPLIT_ALONE["f1"](shown)
+  assert found["auroc_macro"] == pytest.approx(sklearn.roc_auc_score(first, odds))
+  assert found["average_precision_macro"] == pytest.approx(sklearn.average_precision_score(first, odds))
+  assert found["f1_macro"] == pytest.approx(sklearn.f1_score(first, odds >= 0))
+  assert found["auroc_micro"] == pytest.approx(sklearn.roc_auc_score(labels.ravel(), z.ravel()))
+
+  # The rare label occurs in the test split alone: its threshold is 1/2, not always yes.
+  later = shown._replace(labels=np.stack([first, odds > 1], -1))
+  best = max(odds, key=lambda at: sklearn.f1_score(first, odds >= at))
+  want = [sklearn.f1_score(first, odds >= best), sklearn.f1_score(odds > 1, z[:, 1] >= 0)]
+  assert HELD_OUT["thresholds"](later, shown, 0.1)["tuned_f1_macro"] == pytest.approx(np.mean(want))
+
+  none = shown._replace(labels=np.zeros_like(labels))
+  assert np.isnan([*SPLIT_ALONE["ranking"](none).values()]).all()
+  split = Split(z, labels)
+  lines = _remarks(Dataset(split, split, split, 2, class_names=("common", "rare")), "test", MEASURES)
+  assert lines == [
+    "evaluate.measures: test has no answer yes to the label rare, which the means over labels leave out",
+    "evaluate.measures: val has no answer yes to the label rare, whose threshold stays at 0.5",
+  ]
 
 
 def arrays(labels, path):

@@ -1,7 +1,8 @@
 """`evaluate.measures`: further measures of a run's predictions, from the functions of `calibration`."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,8 @@ from jax.typing import ArrayLike
 from jaxreg import calibration
 from jaxreg.train import keys
 from jaxreg.train.data.batches import Source
-from jaxreg.train.data.dataset import known
+from jaxreg.train.data.dataset import Dataset, known
+from jaxreg.train.devices import processes
 from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError
 from jaxreg.train.finished.laplace import check_last_layer, laplace_measures
@@ -125,25 +127,44 @@ def _label_costs(shown: Predicted) -> tuple[np.ndarray, np.ndarray]:
   return scores, yes / np.maximum(yes.sum(axis=-1, keepdims=True), 1)
 
 
+class _Answers(NamedTuple):
+  """The answers to one yes-or-no label, where it is known."""
+
+  yes: np.ndarray  # `[m]`, bool: whether the answer is yes
+  log_odds: np.ndarray  # `[m]`, of yes; probabilities would tie where they round to 0 or 1
+
+
 def _ranking(shown: Predicted) -> Measured:
-  """Measures AUROC and average precision: the mean over the labels, and over all answers together."""
+  """Measures AUROC and average precision: the mean over the labels, and over all answers together.
+
+  The mean leaves out labels without an answer yes, and for AUROC labels without an answer no.
+  """
   from sklearn import metrics  # its import takes a moment
 
-  scores = {"auroc": metrics.roc_auc_score, "average_precision": metrics.average_precision_score}
   measured: dict[str, ArrayLike] = {}
-  for name, score in scores.items():
-    measured[f"{name}_macro"] = np.mean([score(*label) for label in _answers(shown)])
-    measured[f"{name}_micro"] = score(*_together(_answers(shown)))
+  each = _answers(shown)
+  for end, answers in {"macro": each, "micro": [_together(each)]}.items():
+    with_yes = [label for label in answers if label.yes.any()]
+    with_both = [label for label in with_yes if not label.yes.all()]
+    measured[f"auroc_{end}"] = _mean([metrics.roc_auc_score(*label) for label in with_both])
+    precisions = [metrics.average_precision_score(*label) for label in with_yes]
+    measured[f"average_precision_{end}"] = _mean(precisions)
   return measured
 
 
 def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
-  """Measures F1 with the threshold for each label that has the largest F1 on the validation split."""
+  """Measures F1 with the threshold for each label that has the largest F1 on the validation split.
+
+  A label without an answer yes in the validation split keeps the threshold 0, which is the probability 0.5.
+  """
   from sklearn.metrics import precision_recall_curve
 
   del alpha
   best: list[float] = []
   for label in _answers(held_out):
+    if not label.yes.any():
+      best.append(0.0)
+      continue
     precision, recall, thresholds = precision_recall_curve(*label)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
     best.append(thresholds[f1[:-1].argmax()])
@@ -151,28 +172,60 @@ def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> Measured
 
 
 def _f1(shown: Predicted) -> Measured:
-  return _f1_at(shown, [0.5] * len(_answers(shown)), "f1")
+  return _f1_at(shown, [0.0] * len(_answers(shown)), "f1")
 
 
 def _f1_at(shown: Predicted, thresholds: Sequence[float], name: str) -> Measured:
-  """Measures F1 of the answers yes, with a threshold for each label."""
+  """Measures F1 of the answers yes, with a threshold of the log-odds for each label."""
   from sklearn.metrics import f1_score
 
   score = functools.partial(f1_score, zero_division=0.0)  # type: ignore[arg-type]  # if none is yes
-  answers = [(labels, yes >= at) for (labels, yes), at in zip(_answers(shown), thresholds, strict=True)]
-  macro = np.mean([score(*label) for label in answers])
+  pairs = zip(_answers(shown), thresholds, strict=True)
+  answers = [_Answers(label.yes, label.log_odds >= threshold) for label, threshold in pairs]
+  macro = _mean([score(*label) for label in answers if label.yes.any()])
   return {f"{name}_macro": macro, f"{name}_micro": score(*_together(answers))}
 
 
-def _answers(shown: Predicted) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Returns for each label, where it is known, whether it is yes, and the probability of yes."""
-  number = len(shown.labels)
-  yes = np.exp(np.asarray(shown.log_probs, np.float64))[..., 1].reshape(number, -1)
-  return [(y[y >= 0], p[y >= 0]) for y, p in zip(shown.labels.reshape(number, -1).T, yes.T, strict=True)]
+def _answers(shown: Predicted) -> list[_Answers]:
+  """Returns the known answers to each label."""
+  log_probs = np.asarray(shown.log_probs, np.float64)
+  log_odds = _columns(log_probs[..., 1] - log_probs[..., 0])
+  columns = zip(_columns(shown.labels), log_odds, strict=True)
+  return [_Answers(labels[labels >= 0] == 1, odds[labels >= 0]) for labels, odds in columns]
 
 
-def _together(labels: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-  return [np.concatenate(parts) for parts in zip(*labels, strict=True)]
+def _columns(labels: np.ndarray) -> np.ndarray:
+  """Returns `[labels, n]` from `[n]` or `[n, labels]`."""
+  return labels.reshape(len(labels), -1).T
+
+
+def _together(answers: Sequence[_Answers]) -> _Answers:
+  return _Answers(*(np.concatenate(parts) for parts in zip(*answers, strict=True)))
+
+
+def _mean(values: Sequence[float]) -> float:
+  """Computes the mean; NaN without values."""
+  return float(np.mean(values)) if values else float("nan")
+
+
+def _lacking(labels: np.ndarray, answer: int, names: Sequence[str]) -> str:
+  """Names the labels that have no such answer in a split; "" if all have one."""
+  columns = _columns(labels)
+  named = names if labels.ndim > 1 and names else [str(number) for number in range(len(columns))]
+  return ", ".join(name for name, column in zip(named, columns, strict=True) if not (column == answer).any())
+
+
+def _remarks(dataset: Dataset, split: str, names: Collection[str]) -> list[str]:
+  """Returns a line for the labels that the measures leave out, since a split lacks one of their answers."""
+  labels, lines = dataset.splits()[split].labels, []
+  if {"ranking", "f1", "thresholds"} & {*names} and (lacking := _lacking(labels, 1, dataset.class_names)):
+    lines.append(f"{split} has no answer yes to the label {lacking}, which the means over labels leave out")
+  if "ranking" in names and (lacking := _lacking(labels, 0, dataset.class_names)):
+    lines.append(f"{split} has no answer no to the label {lacking}, which the mean AUROC leaves out")
+  held_out = dataset.val.labels
+  if "thresholds" in names and (lacking := _lacking(held_out, 1, dataset.class_names)):
+    lines.append(f"val has no answer yes to the label {lacking}, whose threshold stays at 0.5")
+  return [f"evaluate.measures: {line}" for line in lines]
 
 
 SPLIT_ALONE: dict[str, Callable[[Predicted], Measured]] = {
@@ -195,7 +248,7 @@ FOR_NUMBERS = ("conformal", "laplace")
 
 
 def further_measures(
-  run: RestoredRun, split: str, names: Iterable[str], *, alpha: float, laplace: Options
+  run: RestoredRun, split: str, names: Collection[str], *, alpha: float, laplace: Options
 ) -> dict[str, np.ndarray]:
   """Computes the measures with these names on a split, `[replicas]` each, as `<split>/<measure>`.
 
@@ -229,6 +282,9 @@ def further_measures(
       f"evaluate.measures: {', '.join(learns)} learns from the validation split, which must have other "
       f"examples than evaluate.split={split}"
     )
+  if processes.is_first():
+    for line in _remarks(dataset, split, names):
+      warnings.warn(line, stacklevel=2)
   sources: dict[str, Source] = {}
   if "laplace" in names:
     check_last_layer(run.program)
