@@ -14,12 +14,13 @@ keep_freed_memory()  # as `run.py` does, before JAX is imported
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 from jaxreg import train  # noqa: E402
 from jaxreg.train.assemble.from_config import build  # noqa: E402
 from jaxreg.train.data.batches import make_source  # noqa: E402
 from jaxreg.train.data.dataset import Dataset, Split  # noqa: E402
-from jaxreg.train.devices.replicas import make_replicas  # noqa: E402
+from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas  # noqa: E402
 from jaxreg.train.devices.sharding import make_mesh  # noqa: E402
 
 EXAMPLES = 1024
@@ -73,8 +74,9 @@ class Steps:
       dataset = dataclasses.replace(dataset, unlabelled=hidden)
     program, mesh = build(config, dataset.describe()), make_mesh()
     source = make_source(mesh, dataset.training(), resident=True)
-    form_of = make_replicas(
-      mesh, form, number=replicas, params=program.abstract.params, parallel=config.parallel
+    forms = {"vmap": Vmap(mesh), "loop": Loop(mesh, config.parallel, NamedSharding(mesh, PartitionSpec()))}
+    form_of = forms.get(form) or make_replicas(
+      mesh, number=replicas, params=program.abstract.params, parallel=config.parallel
     )
     self.step, place = form_of.make_step(program.train_step, scan=size > 1)
     init = jax.jit(jax.vmap(program.init), out_shardings=form_of.stacked_layout)

@@ -121,7 +121,7 @@ def make_runs(
   program, mesh = build(config, first.describe()), make_mesh()
   sources = {name: make_source(mesh, data.train, resident=resident) for name, data in datasets.items()}
   order, arrays = make_order(config, first), next(iter(sources.values())).arrays
-  replicas = make_replicas(mesh, "auto", number=1, params=program.abstract.params, parallel=config.parallel)
+  replicas = make_replicas(mesh, number=1, params=program.abstract.params, parallel=config.parallel)
   step_fn, place = replicas.make_step(program.train_step)
   init = jax.jit(jax.vmap(program.init))
   state = {name: replicas.unpack(init(np.zeros(1, np.uint32))) for name in (*datasets, "fixed batch")}

@@ -262,7 +262,7 @@ def test_the_spectrum_of_a_language_model_is_that_of_its_dense_hessian(language_
   results = {stage: json.loads((study.workdir / f"{stage}.json").read_text()) for stage in module.STAGES}
   curvature = study.curvature()
   part = flatness.subset(curvature.operator.params, "*")
-  (batch,) = curvature.data
+  batch = study.batch(study.tokens()["train"], 0, study.sizes["sequences"])
 
   def loss(flat):
     params = part.merge(flat)

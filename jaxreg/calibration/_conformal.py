@@ -194,7 +194,7 @@ def conformal_sets(
 
   Example:
     >>> held_out = conformal_scores(jnp.log(jnp.array([[0.75, 0.25], [0.5, 0.5], [0.125, 0.875]])))
-    >>> new = conformal_scores(jnp.log(jnp.array([[0.6, 0.4]])))
+    >>> new = conformal_scores(jnp.log(jnp.array([[0.8, 0.2]])))
     >>> conformal_sets(new, held_out, jnp.array([0, 1, 1]), alpha=0.5)
     Array([[ True, False]], dtype=bool)
 

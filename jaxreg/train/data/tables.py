@@ -102,8 +102,9 @@ def pandas() -> Any:
 
 def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple[Frame, list[str]]:
   """The cells of a file as texts, and what is left out: columns without a name, and blank rows."""
+  read = pandas().read_csv
   try:
-    cells = pandas().read_csv(file, sep=delimiter, header=None, dtype=str, na_filter=False, encoding=encoding)
+    cells = read(file, sep=delimiter, header=None, dtype=str, na_filter=False, encoding=encoding)
     if (names := cells.iloc[0].str.strip()).str.contains("\0").any():
       raise UnicodeError("it has zero bytes")
   except (UnicodeError, LookupError) as error:
