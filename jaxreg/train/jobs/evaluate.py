@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration, losses
@@ -88,7 +89,7 @@ def _detection(run: RestoredRun, split: Split, kinds: Iterable[str]) -> dict[str
     def scores(inputs: np.ndarray, state: TrainState = state) -> dict[str, Array]:
       images = Split(inputs, np.zeros(len(inputs), np.int32))
       outputs = run.outputs(state, make_source(run.replicas.mesh, images, resident=False))
-      log_probs = outputs["predictions"]
+      log_probs = jnp.asarray(outputs["predictions"])
       made = {"confidence": error_log_odds(log_probs), "entropy": losses.entropy(log_probs)}
       return made | ({"energy": calibration.energy(outputs["logits"])} if "logits" in outputs else {})
 
