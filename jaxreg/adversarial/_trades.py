@@ -11,7 +11,7 @@ from jaxreg._checks import check_batched, check_key
 from jaxreg._leaves import wide
 from jaxreg.adversarial._common import Bounds
 from jaxreg.adversarial._pgd import Norm, pgd
-from jaxreg.adversarial._vat import kl_divergence, predicted
+from jaxreg.adversarial._vat import divergence_of_examples, predicted
 from jaxreg.typing import Array, Key
 
 
@@ -59,7 +59,7 @@ def trades_loss(
   target = jax.lax.stop_gradient(clean)
   moved = pgd(
     check_key(key),
-    lambda x: kl_divergence(target, wide(log_probs_fn(x))),
+    lambda x: divergence_of_examples(target, wide(log_probs_fn(x))),
     x,
     eps=eps,
     step_size=step_size,
@@ -67,4 +67,4 @@ def trades_loss(
     norm=norm,
     clip=clip,
   )
-  return kl_divergence(clean, wide(log_probs_fn(jax.lax.stop_gradient(moved))))
+  return divergence_of_examples(clean, wide(log_probs_fn(jax.lax.stop_gradient(moved))))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batched, check_count, check_key, check_log_probs
+from jaxreg._divergence import kl_divergence
 from jaxreg._leaves import wide
 from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import per_example, unit
@@ -63,7 +63,9 @@ def virtual_adversarial(
   radius = per_example(eps, "eps", x)
   check_count(num_steps, "num_steps")
   clean = _clean(log_probs_fn, x, divergence)
-  return _move(check_key(key), log_probs_fn, x, clean, radius, num_steps, divergence or kl_divergence)
+  return _move(
+    check_key(key), log_probs_fn, x, clean, radius, num_steps, divergence or divergence_of_examples
+  )
 
 
 def vat_loss(
@@ -98,7 +100,7 @@ def vat_loss(
   x = check_batched(x, "x")
   radius = per_example(eps, "eps", x)
   check_count(num_steps, "num_steps")
-  clean, divergence = _clean(log_probs_fn, x, divergence), divergence or kl_divergence
+  clean, divergence = _clean(log_probs_fn, x, divergence), divergence or divergence_of_examples
   moved = _move(check_key(key), log_probs_fn, x, clean, radius, num_steps, divergence)
   return divergence(clean, wide(log_probs_fn(moved)))
 
@@ -138,9 +140,7 @@ def predicted(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
   return check_log_probs(clean, "the values of log_probs_fn")
 
 
-def kl_divergence(log_p: Array, log_q: Array) -> Array:
-  """`KL(p || q)` of each example, `[batch]`."""
-  p = jnp.exp(log_p)
-  # A class of probability 0 does not count, even if its logarithm is -inf.
-  gap = jnp.where(p > 0, log_p - log_q, 0)
-  return (p * gap).sum(axis=tuple(range(1, p.ndim)))
+def divergence_of_examples(log_p: Array, log_q: Array) -> Array:
+  """Sums `KL(p || q)` over the axes between batch and classes: `[batch]`."""
+  each = kl_divergence(log_p, log_q)
+  return each.sum(axis=tuple(range(1, each.ndim)))

@@ -12,6 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_log_probs
+from jaxreg._divergence import kl_terms
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.ensembles._means import arithmetic, members
 from jaxreg.typing import Array
@@ -82,8 +83,8 @@ def uncertainty(
   # 0 log 0 is 0.
   none = jnp.isneginf(log_probs)
   expected = average(-(probs * jnp.where(none, 0, log_probs)).sum(axis=-1))
-  # The mean divergence of the members from their mean: H[mean] - mean H loses small values to rounding.
-  apart = jnp.where(none, 0, log_probs - mean[None])
-  information = jax.nn.relu(average((probs * apart).sum(axis=-1)))
+  apart = jnp.where(none & jnp.isneginf(mean)[None], 0, log_probs - mean[None])
+  terms = kl_terms(log_probs, jnp.broadcast_to(mean[None], log_probs.shape), apart)
+  information = average(terms.sum(axis=-1))
   variance = average(jnp.square(probs - average(probs)[None]))
   return Uncertainty(mean, variance, expected + information, expected, information)

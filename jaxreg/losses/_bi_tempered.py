@@ -99,7 +99,7 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
   is_top = is_target_of(logits.argmax(axis=-1), logits)
   top = jnp.where(is_top, logits, 0).sum(axis=-1, keepdims=True)
   logits = jnp.where(is_top, 0, logits - top)
-  return _log_probs(logits, _normaliser(logits, float(t2)), t2)
+  return _log_probs(logits, float(t2))
 
 
 def _one_minus_exp(x: Array) -> Array:
@@ -108,29 +108,42 @@ def _one_minus_exp(x: Array) -> Array:
   return jnp.where(near, -jnp.expm1(jnp.where(near, x, 0)), 1 - jnp.exp(x))
 
 
-def _log_probs(logits: Array, normaliser: Array, t: float) -> Array:
-  """Computes the logarithm of `exp_t(logits - normaliser)` without a power that over- or underflows."""
-  return -jnp.log1p((t - 1) * (normaliser[..., None] - logits)) / (t - 1)
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _normaliser(logits: Array, t: float) -> Array:
-  def newton(_, normaliser: Array) -> Array:
-    # Newton on S^(1 - t) - 1, where S is the sum of all exp_t. It is concave and rising, and linear where all
-    # logits are equal, so the iteration reaches the root from below without overshooting. Nine steps suffice
-    # for 50 000 classes.
-    log_probs = _log_probs(logits, normaliser, t)
+def _log_probs(logits: Array, t: float) -> Array:
+  """Computes the log-probabilities; no logit is above 0, and the largest is 0.
+
+  The state is `u = log(1 + (t - 1) lambda)`, since `lambda` overflows for many classes and a large `t`.
+  """
+
+  def newton(_, u: Array) -> Array:
+    # Newton in `e^u` on 1 - S^(1 - t), where S is the sum of all exp_t. It is concave and rising, and linear
+    # where all logits are equal, so the iteration reaches the root from below without overshooting. Nine
+    # steps suffice for 50 000 classes.
+    log_probs = _at_normaliser(logits, u, t)
     log_total = jax.nn.logsumexp(log_probs, axis=-1)
-    slope = (t - 1) * jnp.exp(t * (log_probs - log_total[..., None])).sum(axis=-1)
-    return normaliser - jnp.expm1((1 - t) * log_total) / slope
+    log_slope = jax.nn.logsumexp(t * (log_probs - log_total[..., None]), axis=-1)
+    gap = -jnp.expm1((1 - t) * log_total)
+    scale = log_slope + u
+    far = scale < -20
+    near = u + jnp.log1p(gap * jnp.exp(-jnp.where(far, 0, scale)))
+    return jnp.where(far, jnp.logaddexp(u, jnp.log(jnp.where(far, gap, 1)) - log_slope), near)
 
-  return jax.lax.fori_loop(0, 12, newton, logits.max(axis=-1))
+  return _at_normaliser(logits, jax.lax.fori_loop(0, 12, newton, jnp.zeros_like(logits[..., 0])), t)
 
 
-@_normaliser.defjvp
-def _normaliser_jvp(t: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+@_log_probs.defjvp
+def _log_probs_jvp(t: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
   (logits,), (tangent,) = primals, tangents
-  normaliser = _normaliser(logits, t)
+  log_probs = _log_probs(logits, t)
   # The gradient of the normaliser is p^t divided by its sum.
-  weights = jax.nn.softmax(t * _log_probs(logits, normaliser, t), axis=-1)
-  return normaliser, (weights * tangent).sum(axis=-1)
+  weights = jax.nn.softmax(t * log_probs, axis=-1)
+  tangent -= (weights * tangent).sum(axis=-1, keepdims=True)
+  return log_probs, jnp.exp((t - 1) * log_probs) * tangent
+
+
+def _at_normaliser(logits: Array, u: Array, t: float) -> Array:
+  """Computes the logarithm of `exp_t(logits - lambda)` without a power that over- or underflows."""
+  u, below = jnp.broadcast_to(u[..., None], logits.shape), (1 - t) * logits
+  far = u > 20
+  near = jnp.log1p(jnp.expm1(jnp.where(far, 0, u)) + below)
+  return -jnp.where(far, jnp.logaddexp(u, jnp.log(below)), near) / (t - 1)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._divergence import kl_terms, log_ratio
 from jaxreg._where import only_where
 from jaxreg.typing import Array
 
@@ -38,11 +39,19 @@ def jensen_shannon(logits: ArrayLike, *, where: ArrayLike | None = None) -> Arra
   """
   if jnp.ndim(logits) < 2:
     raise ValueError(f"logits must be [..., views, classes], got {jnp.shape(logits)}")
-  log_p = jax.nn.log_softmax(check_logits(logits, "logits"))
-  # A class that a view excludes adds nothing to its divergence, and has no gradient there.
+  logits = check_logits(logits, "logits")
+  log_p = jax.nn.log_softmax(logits)
+  # A class that all views exclude adds nothing, and has no gradient.
   excluded = log_p == -jnp.inf
   finite = jnp.where(excluded.all(axis=-2, keepdims=True), 0, log_p)
   log_mean = jax.nn.logsumexp(finite, axis=-2, keepdims=True) - jnp.log(log_p.shape[-2])
-  log_p = jnp.where(excluded, 0, log_p)
-  terms = jnp.where(excluded, 0, jnp.exp(log_p) * (log_p - log_mean))
-  return terms.sum(axis=-1).mean(axis=-1)
+  far = jnp.where(excluded, 0, log_p) - log_mean
+  # Views that nearly agree are compared with the first one, whose logits lose no digits by it.
+  first = log_ratio(logits, logits[..., :1, :])
+  near = (jnp.abs(first) < 0.5).all(axis=(-2, -1), keepdims=True)
+  first = jnp.where(near, first, 0)
+  ratio = jnp.where(near, first - jnp.log1p(jnp.expm1(first).mean(axis=-2, keepdims=True)), far)
+  # A class that this view excludes still has its share of the mean.
+  share = jnp.where(excluded.all(axis=-2, keepdims=True), 0, jnp.exp(log_mean))
+  terms = kl_terms(jnp.where(excluded, 0, log_p), log_mean, jnp.where(excluded, 0, ratio))
+  return jnp.where(excluded, share, terms).sum(axis=-1).mean(axis=-1)

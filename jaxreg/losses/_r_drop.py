@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._divergence import kl_terms, log_ratio
 from jaxreg._where import only_where
 from jaxreg.typing import Array
 
@@ -35,8 +35,8 @@ def r_drop(logits: ArrayLike, other_logits: ArrayLike, *, where: ArrayLike | Non
     Liang et al., `R-Drop: Regularized Dropout for Neural Networks`, 2021.
   """
   logits = check_logits(logits, "logits")
-  p = jax.nn.log_softmax(logits)
-  q = jax.nn.log_softmax(check_logits(other_logits, "other_logits", shape=logits.shape))
-  # Two predictions agree on a class that both exclude.
-  gap = jnp.where(jnp.maximum(p, q) == -jnp.inf, 0, p - q)
-  return 0.5 * ((jnp.exp(p) - jnp.exp(q)) * gap).sum(axis=-1)
+  other_logits = check_logits(other_logits, "other_logits", shape=logits.shape)
+  log_p, log_q = jax.nn.log_softmax(logits), jax.nn.log_softmax(other_logits)
+  ratio = log_ratio(logits, other_logits)
+  terms = kl_terms(log_p, log_q, ratio) + kl_terms(log_q, log_p, -ratio)
+  return 0.5 * terms.sum(axis=-1)

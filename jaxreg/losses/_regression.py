@@ -6,7 +6,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_option, check_range, check_wide
@@ -96,8 +95,33 @@ def student_t_nll(
   check_option(df, "df", outputs.shape, low=0, open_low=True)
   df = jnp.asarray(df, outputs.dtype)
   square = jnp.square((targets - outputs) * jnp.exp(-log_scales))
-  constant = 0.5 * jnp.log(df * math.pi) + gammaln(df / 2) - gammaln((df + 1) / 2)
-  return (df + 1) / 2 * jnp.log1p(square / df) + log_scales + constant
+  fit = square / 2 * _log1p_quotient(square / df) + jnp.log1p(square / df) / 2
+  return fit + log_scales + math.log(2 * math.pi) / 2 + _log_gamma_gap(df / 2)
+
+
+def _log1p_quotient(y: Array) -> Array:
+  """Computes `log(1 + y) / y` for `y >= 0`, with a derivative that keeps its digits near 0."""
+  near = y < 0.5
+  x = jnp.where(near, y, 0)
+  # log(1 + y) = 2 artanh(y / (2 + y))
+  series = jnp.polyval(jnp.asarray([1 / (2 * k + 1) for k in range(12, -1, -1)], y.dtype), (x / (2 + x)) ** 2)
+  safe = jnp.where(near, 1, y)
+  return jnp.where(near, 2 / (2 + x) * series, jnp.log1p(safe) / safe)
+
+
+def _log_gamma_gap(x: Array) -> Array:
+  r"""Computes `log(x) / 2 + log Gamma(x) - log Gamma(x + 1/2)`, which goes to 0 as `1 / (8 x)`.
+
+  The logarithms of the gamma function would cancel. Stirling's series needs `x` of at least 8. The
+  recurrence of the gamma function moves smaller ones there.
+  """
+  small = x < 8
+  start = jnp.where(small, x, 1)
+  steps = sum((jnp.log1p(0.5 / (start + k)) for k in range(8)), start=0.5 * jnp.log(start / (start + 8)))
+  inverse = 1 / jnp.where(small, x + 8, x)
+  series = [-691 / 180224, 31 / 18432, -17 / 14336, 1 / 640, -1 / 192, 1 / 8]
+  stirling = inverse * jnp.polyval(jnp.asarray(series, x.dtype), inverse**2)
+  return stirling + jnp.where(small, steps, 0)
 
 
 @only_where(shared=("levels",))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batched, check_floating, check_option
+from jaxreg._divergence import kl_terms
 from jaxreg._leaves import absolute, wide
 from jaxreg.typing import Array
 
@@ -75,8 +76,19 @@ def kl_sparsity(
   # Clips one step of the dtype inside [0, 1]; beyond that the value is constant and the gradient continues.
   eps = jnp.finfo(mean.dtype).eps
   mean += jax.lax.stop_gradient(jnp.clip(mean, eps, 1 - eps) - mean)
-  target = jnp.asarray(target, mean.dtype)
-  return target * jnp.log(target / mean) + (1 - target) * (jnp.log1p(-target) - jnp.log1p(-mean))
+  target = jnp.broadcast_to(jnp.asarray(target, mean.dtype), mean.shape)
+  gap = target - mean
+  yes = jnp.log(target), jnp.log(mean)
+  no = jnp.log1p(-target), jnp.log1p(-mean)
+  # The logarithm of a quotient near 1 keeps its digits; the difference of the logarithms would not.
+  near = jnp.abs(gap) < 0.5 * jnp.minimum(target, 1 - target)
+  gap = jnp.where(near, gap, 0)
+  ratios = -jnp.log1p(-gap / target), -jnp.log1p(gap / (1 - target))
+  terms = [
+    kl_terms(log_p, log_q, jnp.where(near, ratio, log_p - log_q))
+    for (log_p, log_q), ratio in zip((yes, no), ratios, strict=True)
+  ]
+  return terms[0] + terms[1]
 
 
 def sparsity(activations: ArrayLike, *, tol: float = 0.0) -> Array:

@@ -72,3 +72,15 @@ def test_gradients_far_from_the_boundary_are_those_of_float64(size):
   want = np.array([-others.sum(), *others])  # a shift of all logits changes nothing
   got = jit(jax.grad(lambda o: losses.bi_tempered(o, jnp.array(1))))(jnp.float32(logits))
   np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("t2", [1.3, 10.0, 100.0])
+def test_equal_logits_of_many_classes_have_equal_probabilities(t2):
+  """The normaliser itself is beyond float32 for the larger two."""
+  logits = jnp.zeros((1, 50_000))
+  np.testing.assert_allclose(losses.bi_tempered_log_probs(logits, t2=t2), -np.log(50_000), rtol=1e-5)
+  value, slope = jax.value_and_grad(lambda o: losses.bi_tempered(o, jnp.array([0]), t2=t2)[0])(logits)
+  p, t1 = 1 / 50_000, 0.8
+  want = (1 - p ** (1 - t1)) / (1 - t1) - (1 - 50_000 * p ** (2 - t1)) / (2 - t1)
+  np.testing.assert_allclose(value, want, rtol=1e-5)
+  assert np.isfinite(slope).all()

@@ -46,6 +46,18 @@ def test_student_t_is_scipys(df):
   np.testing.assert_allclose(slope, (at(df + 1e-4) - at(df - 1e-4)) / 2e-4, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("df", [1e3, 1e5, 1e6, 1e7])
+def test_student_t_with_many_degrees_of_freedom_in_float32(df):
+  """The first two terms of the expansion in `1 / df`, at a standardised error of `x`."""
+  x = 1.0
+  zero = jnp.float32([0.0])
+  loss = lambda df: losses.student_t_nll(zero, zero, jnp.float32([x]), df=df)[0]
+  value, slope = jax.value_and_grad(loss)(jnp.float32(df))
+  factor = (1 + 2 * x**2 - x**4) / 4
+  np.testing.assert_allclose(value, np.log(2 * np.pi) / 2 + x**2 / 2 + factor / df, rtol=2e-6)
+  np.testing.assert_allclose(slope, -factor / df**2, rtol=10 / df + 1e-5)
+
+
 def test_an_outlier_moves_student_t_by_a_bounded_slope():
   slope = lambda y: jax.grad(lambda m: losses.student_t_nll(m, jnp.zeros(()), y))(jnp.zeros(()))
   assert abs(slope(jnp.array(1e6))) < 1e-5 < abs(slope(jnp.array(1.0)))
