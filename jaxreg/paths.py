@@ -1,5 +1,9 @@
 """Parameters by name: leaves have names such as `Dense_0/kernel`, and masks are trees of bools.
 
+A name joins the keys on the way to a leaf by slashes: `Dense_0/kernel` in Linen, `layers/0/weight` in
+Equinox, `mlp/~/linear_0/w` in Haiku. NNX's variables have the name of their attribute, `layer/kernel`, in a
+module, in a state and in a pure dict.
+
 The last part of a name determines the layout of a leaf, unless an argument does:
 
 - `kernel`, in Flax: `[..., in, out]`, units on the last axis;
@@ -10,8 +14,9 @@ The last part of a name determines the layout of a leaf, unless an argument does
 
 So `kernels_only`, the usual default mask, takes the first two kinds, and the third if it has two axes or
 more. `incoming_axes`, the default of `axis`, uses the same names. Give `mask` and `axis` for
-leaves with another name or layout. Examples are PyTorch's transposed convolutions, `[in, out, ...]`, and the
-scale of a LayerNorm over several axes, which is called `weight` but is not a kernel.
+leaves with another name or layout. Examples are Haiku's kernels, `mask="*/w"`, whose layout is the default;
+PyTorch's transposed convolutions, `[in, out, ...]`; and the scale of a LayerNorm over several axes, which is
+called `weight` but is not a kernel.
 
 An argument `mask` selects parameters. It is a glob on the whole name (`*/kernel`; `*` also crosses slashes,
 so `*` selects all), a compiled regular expression that is searched for, or several of these. It can also be a
@@ -53,7 +58,12 @@ def leaf_names(tree: Any) -> list[str]:
     >>> leaf_names({"Dense_0": {"kernel": 1.0, "bias": 2.0}})
     ['Dense_0/bias', 'Dense_0/kernel']
   """
-  return [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+  names = []
+  for above, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_variable):
+    for below, _ in jax.tree_util.tree_leaves_with_path(node):
+      # The first key below a variable of NNX is `value`, which names nothing.
+      names.append(jax.tree_util.keystr(above + below[_is_variable(node) :], simple=True, separator="/"))
+  return names
 
 
 def select(
@@ -76,7 +86,7 @@ def select(
   def chosen(name):
     return matches(name, include) and not matches(name, exclude)
 
-  return jax.tree_util.tree_map_with_path(lambda path, _: chosen(_name(path)), tree)
+  return _with_names(chosen, tree)
 
 
 def labels(tree: Any, patterns: Sequence[Pattern]) -> Any:
@@ -92,14 +102,13 @@ def labels(tree: Any, patterns: Sequence[Pattern]) -> Any:
     {'Dense_0': {'kernel': 0}, 'Dense_1': {'kernel': 1}}
   """
 
-  def label(path: Any, _: Any) -> int:
-    name = _name(path)
+  def label(name: str) -> int:
     matching = [index for index, pattern in enumerate(patterns) if _match(name, pattern)]
     if not matching:
       raise ValueError(f"patterns must match all parameters, got none of {tuple(patterns)} for {name!r}")
     return matching[-1]
 
-  return jax.tree_util.tree_map_with_path(label, tree)
+  return _with_names(label, tree)
 
 
 def everything(params: Any) -> Any:
@@ -118,11 +127,12 @@ def kernels_only(params: Any) -> Any:
     {'Dense_0': {'bias': False, 'kernel': True}}
   """
 
-  def taken(path: Any, leaf: Any) -> bool:
-    last = last_name(_name(path))
-    return last in ("kernel", "embedding") or (last in UNITS_FIRST and np.ndim(leaf) > 1)
-
-  return jax.tree_util.tree_map_with_path(taken, params)
+  leaves, tree = jax.tree.flatten(params)
+  lasts = map(last_name, leaf_names(params))
+  return tree.unflatten(
+    last in ("kernel", "embedding") or (last in UNITS_FIRST and np.ndim(leaf) > 1)
+    for last, leaf in zip(lasts, leaves, strict=True)
+  )
 
 
 def chosen(params: Any, mask: Mask, *, default: Mask = kernels_only) -> list[bool]:
@@ -172,7 +182,7 @@ def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
     >>> incoming_axes("layers/0/weight", 4)
     (1, 2, 3)
   """
-  *above, last = _segments(name)
+  *above, last = name.split("/")
   if last == "embedding":
     return tuple(range(ndim))[-1:]
   if last in UNITS_FIRST and ndim > 1:
@@ -222,19 +232,21 @@ def _difference(tree: Any, params: Any) -> str:
   return f"{kinds}, {' and '.join(lists) or 'with leaves of the same names'}"
 
 
-def _name(path: Any) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
 def last_name(name: str) -> str:
   """Returns the last part of a leaf's name, such as `kernel` or `bias`."""
-  return _segments(name)[-1]
+  return name.rpartition("/")[2]
 
 
-def _segments(name: str) -> list[str]:
-  """The parts of a name; NNX's states end in `/value`, below the name of the parameter."""
-  segments = name.split("/")
-  return segments[:-1] if len(segments) > 1 and segments[-1] == "value" else segments
+def _with_names(function: Callable[[str], Any], tree: Any) -> Any:
+  """Replaces each leaf by a function of its name."""
+  return jax.tree.structure(tree).unflatten(map(function, leaf_names(tree)))
+
+
+def _is_variable(node: Any) -> bool:
+  """Whether a node is a variable of NNX, by the name of its class: so Flax is not imported."""
+  return any(
+    one.__name__ == "Variable" and one.__module__.startswith("flax.nnx") for one in type(node).__mro__
+  )
 
 
 def _alternatives(patterns: Pattern | Iterable[Pattern]) -> tuple[Pattern, ...]:

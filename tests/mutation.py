@@ -182,15 +182,17 @@ _TABLE = {
       "test_the_key_reaches_the_noise",
     ),
   ),
-  "flatness/_layer_inputs.py flatness/test_jacobians.py": (
+  "_layers.py flatness/test_jacobians.py": (
     (
-      "other_lengths.get(n) == other",
-      "other_lengths",
+      "(lengths.get(number), search.lengths[number]) != (size, other)",
+      "lengths.get(number) != size",
       "test_parameters_that_are_no_kernel_of_one_layer[_to_prototypes]",
     ),
   ),
   "flatness/_jacobians.py flatness/test_jacobians.py": (
     ("chunk_size / num_examples(batch)", "1 / 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
+  ),
+  "_jacobians.py flatness/test_jacobians.py": (
     ("self.first + self.stride * number", "0", "test_each_example_draws_its_own_noise"),
   ),
   "flatness/_subset.py flatness/test_subset.py": (

@@ -71,7 +71,8 @@ def test_names_in_linen_nnx_and_equinox():
   assert paths.leaf_names(linen) == ["bias", "kernel"]
   _, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
   assert paths.leaf_names(nnx.to_pure_dict(state)) == ["bias", "kernel"]
-  # In NNX's own state the names go one level further, and mean the same.
+  assert paths.leaf_names(state) == paths.leaf_names(nnx.Linear(3, 2, rngs=nnx.Rngs(0))) == ["bias", "kernel"]
+  assert paths.leaf_names({"value": 1.0, "layer": {"value": 2.0}}) == ["layer/value", "value"]
   assert jax.tree.leaves(paths.kernels_only(state)) == [False, True]
   assert paths.leaf_names(eqx.filter(eqx.nn.Linear(3, 2, key=jax.random.key(0)), eqx.is_array)) == [
     "weight",

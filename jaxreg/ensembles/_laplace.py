@@ -13,13 +13,16 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg import flatness, paths
+from jaxreg._analyses import full_precision, num_examples, outputs_at
 from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn, check_option, check_wide
+from jaxreg._jacobians import JacobianRows, pull_back, unit_outputs_per_example
+from jaxreg._layers import Layer, Part, layers_in
 from jaxreg._leaves import wide
-from jaxreg.flatness._common import num_examples
-from jaxreg.flatness._jacobians import jacobians
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
 STRUCTURES = ("kfac", "ekfac", "diagonal", "dense")
+MOST_DENSE = 4096  # parameters outside of all Kronecker factors: their matrix has 64 MiB
+ENTRIES = 2**24  # of the Jacobians of a layer with several positions in memory: 64 MiB
 
 
 class LinearizedOutputs(NamedTuple):
@@ -32,7 +35,7 @@ class LinearizedOutputs(NamedTuple):
 @functools.partial(
   jax.tree_util.register_dataclass,
   data_fields=["params", "bases", "values"],
-  meta_fields=["apply_fn", "mask", "order"],
+  meta_fields=["apply_fn", "mask", "layers"],
 )
 @dataclasses.dataclass(frozen=True)
 class Laplace:
@@ -41,10 +44,10 @@ class Laplace:
   Attributes:
     params: all parameters; those outside `mask` are constant.
     bases: pairs of matrices, whose products are the eigenvectors of a block of `H`; none if `H` is diagonal.
-    values: `[size]`, the eigenvalues of `H`, the sum over the examples.
+    values: `[size]`, the eigenvalues of `H`, the sum over the examples, block by block.
     apply_fn: `(params, batch, *, key) -> [n, classes]`.
     mask: for each leaf, whether it is random.
-    order: the entries of the flat parameters in the order of the blocks.
+    layers: for each block, where its parameters lie.
   """
 
   params: Params
@@ -52,7 +55,7 @@ class Laplace:
   values: Array
   apply_fn: Callable[..., Array]
   mask: tuple[bool, ...]
-  order: tuple[int, ...]
+  layers: tuple[Layer, ...]
 
   def log_evidence(self, precision: ArrayLike) -> Array:
     r"""Computes the log marginal likelihood, less the log-likelihood at the parameters.
@@ -84,7 +87,11 @@ class Laplace:
     Args:
       batch: as in `laplace`.
       precision: above 0, the prior's.
-      chunk_size: examples at once, whose Jacobians `[chunk_size, classes, size]` are in memory.
+      chunk_size: examples at once. With `kfac`, `ekfac` and `diagonal`, memory holds the layers' inputs, and
+        for each output the gradients in the layers' outputs. A dense layer `[in, out]` on vectors costs
+        `in * out` multiplications per example, and its factors `in**2 + classes * out**2` more. The Jacobians
+        of layers at several positions are built, a few examples at a time. With `dense`, and for parameters
+        without a factor, memory holds the Jacobians `[chunk_size, classes, size]`.
 
     Returns:
       `outputs` `[n, classes]` and `covariance` `[n, classes, classes]`.
@@ -105,36 +112,96 @@ class Laplace:
     check_count(num_samples, "num_samples")
     own = flatness.subset(self.params, self._mask())
     noise = jax.random.normal(key, (num_samples, self.values.size), self.values.dtype)
-    turned = self.turned(noise / jnp.sqrt(self.values + precision)[None], back=True)
+    turned = self.turned_back(noise / jnp.sqrt(self.values + precision)[None])
     return jax.vmap(own.merge)(own.flat[None] + turned)
 
   def _mask(self) -> Params:
     return jax.tree.unflatten(jax.tree.structure(self.params), self.mask)
 
-  def turned(self, vectors: Array, *, back: bool = False) -> Array:
-    """Vectors `[..., size]` of parameters in coordinates along the eigenvectors, or back."""
+  def leaves(self, vectors: Array) -> dict[int, Array]:
+    """Splits vectors `[..., size]` into random leaves `[..., *shape]`, by their numbers."""
+    leaves, first = {}, 0
+    for number, x in enumerate(jax.tree.leaves(self.params)):
+      if self.mask[number]:
+        leaves[number] = vectors[..., first : first + x.size].reshape(*vectors.shape[:-1], *x.shape)
+        first += x.size
+    return leaves
+
+  def blocks(self, vectors: Array) -> list[Array]:
+    """Splits vectors `[..., size]` in the order of `values` into matrices `[..., rows, units]`."""
+    blocks, first = [], 0
+    for left, right in self.bases:
+      size = len(left) * len(right)
+      blocks.append(vectors[..., first : first + size].reshape(*vectors.shape[:-1], len(left), len(right)))
+      first += size
+    return blocks
+
+  def turned_back(self, vectors: Array) -> Array:
+    """Turns vectors `[..., size]` of coordinates along the eigenvectors into parameters."""
     if not self.bases:
       return vectors
-    order = np.asarray(self.order)
-    vectors, parts, start = vectors if back else vectors[..., order], [], 0
-    for left, right in self.bases:
-      shape = (len(left), len(right))
-      block = vectors[..., start : start + shape[0] * shape[1]].reshape(*vectors.shape[:-1], *shape)
-      form = "ik,...kl,jl->...ij" if back else "ik,...ij,jl->...kl"
-      turned = jnp.einsum(form, left, block, right)
-      parts.append(turned.reshape(*vectors.shape[:-1], -1))
-      start += shape[0] * shape[1]
-    joined = jnp.concatenate(parts, axis=-1)
-    return joined[..., np.argsort(order)] if back else joined
+    leaves = {}
+    for layer, (left, right), block in zip(self.layers, self.bases, self.blocks(vectors), strict=True):
+      leaves |= layer.spread(left @ block @ right.T)
+    return jnp.concatenate([leaves[n].reshape(*vectors.shape[:-1], -1) for n in sorted(leaves)], axis=-1)
+
+
+@full_precision
+def _linearized(posterior: Laplace, batch: Batch, precision: ArrayLike) -> LinearizedOutputs:
+  return _compiled_linearized(posterior, jax.tree.map(wide, batch), precision)
 
 
 @jax.jit
-def _linearized(posterior: Laplace, batch: Batch, precision: ArrayLike) -> LinearizedOutputs:
-  outputs, rows = jacobians(posterior.apply_fn, posterior.mask, posterior.params, jax.tree.map(wide, batch))
-  turned = posterior.turned(rows)
-  return LinearizedOutputs(
-    outputs, jnp.einsum("ncp,ndp,p->ncd", turned, turned, 1 / (posterior.values + precision))
-  )
+def _compiled_linearized(posterior: Laplace, batch: Batch, precision: ArrayLike) -> LinearizedOutputs:
+  rows = pull_back(posterior.apply_fn, posterior.mask, posterior.params, batch, unit_outputs_per_example)
+  return LinearizedOutputs(rows.outputs, _covariance(posterior, rows, 1 / (posterior.values + precision)))
+
+
+def _covariance(posterior: Laplace, rows: JacobianRows, variances: Array) -> Array:
+  """Computes `[n, classes, classes]` from Jacobians and the variances along the eigenvectors."""
+  if not posterior.bases:
+    by_leaf = posterior.leaves(variances)
+    parts = [_of_layer(h, g, layer.join(by_leaf)) for layer, h, g in rows.layers]
+    parts += [_of_rows(_as_rows(x), by_leaf[number].reshape(-1)) for number, x in rows.others.items()]
+    return functools.reduce(jnp.add, parts)
+  by_layer, parts, leaves = {one.layer: one for one in rows.layers}, [], None
+  blocks = posterior.blocks(variances)
+  for layer, (left, right), block in zip(posterior.layers, posterior.bases, blocks, strict=True):
+    if layer in by_layer:
+      parts.append(_of_layer(by_layer[layer].inputs @ left, by_layer[layer].gradients @ right, block))
+    else:
+      leaves = rows.leaves() if leaves is None else leaves
+      turned = jnp.einsum("ik,ncij,jl->nckl", left, layer.join(leaves), right)
+      parts.append(_of_rows(_as_rows(turned), block.reshape(-1)))
+  return functools.reduce(jnp.add, parts)
+
+
+def _as_rows(x: Array) -> Array:
+  return x.reshape(*x.shape[:2], -1)
+
+
+def _of_rows(rows: Array, variances: Array) -> Array:
+  """Computes the covariance of outputs from Jacobians `[n, classes, size]` and variances `[size]`."""
+  return jnp.einsum("ncp,ndp,p->ncd", rows, rows, variances)
+
+
+def _of_layer(h: Array, g: Array, variances: Array) -> Array:
+  """Computes a layer's part of the covariance of outputs, without the Jacobians of all examples.
+
+  `h` are its inputs `[n, positions, rows]`, `g` the gradients in its outputs
+  `[n, classes, positions, units]`, and `variances` `[rows, units]`.
+  """
+  if h.shape[1] == 1:  # the Jacobian is an outer product, and so is its square
+    h, g = h[:, 0], g[:, :, 0]
+    return jnp.einsum("nu,ncu,ndu->ncd", h**2 @ variances, g, g)
+
+  def of_example(example: tuple[Array, Array]) -> Array:
+    h, g = example
+    rows = jnp.einsum("tk,ctu->cku", h, g)
+    return jnp.einsum("cku,dku->cd", rows * variances, rows)
+
+  at_once = max(1, ENTRIES // (g.shape[1] * variances.size))
+  return jax.lax.map(of_example, (h, g), batch_size=min(at_once, len(h)))
 
 
 def laplace(
@@ -155,7 +222,8 @@ def laplace(
   `H` is the Gauss-Newton matrix of the negative log-likelihood, which the parameters minimise together with
   :math:`\tfrac{\tau}{2} \|\theta\|^2`; for a mean of `n` losses with `penalties.l2` of the weight `a`,
   :math:`\tau = n a`. `dense` is exact, and takes `size**2` numbers. `kfac` and `ekfac` have a block for each
-  dense or convolutional kernel with its bias, by `flatness.kfac` without draws; other leaves stay constant.
+  dense or convolutional layer, kernel and bias, by `flatness.kfac` without draws. All other parameters, such
+  as a normalisation's, together have one exact block.
 
   Args:
     apply_fn: `(params, batch, *, key) -> [n, classes]`, logits or means, called with `key=None`; nothing may
@@ -166,6 +234,9 @@ def laplace(
     structure: how `H` is approximated.
     noise_variance: of a `normal` likelihood: a scalar or `[classes]`, above 0.
     mask: the parameters that are random, as in `flatness.subset`.
+
+  Raises:
+    ValueError: if `kfac` and `ekfac` have no factor for more than 4096 parameters; it names them.
 
   Returns:
     A `Laplace`, with the methods `best_precision`, `log_evidence`, `linearized` and `sample`.
@@ -186,9 +257,8 @@ def laplace(
   check_choice(likelihood, "likelihood", ("categorical", "normal"))
   check_choice(structure, "structure", STRUCTURES)
   number, params = num_examples(batch), jax.tree.map(wide, params)
-  names = paths.leaf_names(params)
-  chosen = flatness.subset(params, mask).names
-  taken = tuple(name in chosen for name in names)
+  batch = jax.tree.map(wide, batch)
+  taken = _taken(params, mask)
   scaled, outer_fn = apply_fn, _categorical_loss
   if likelihood == "normal":
     check_option(noise_variance, "noise_variance", np.shape(noise_variance)[-1:], low=0, open_low=True)
@@ -196,32 +266,31 @@ def laplace(
   if structure == "diagonal":
     values = flatness.gauss_newton_diagonal(scaled, outer_fn, params, batch, mask=mask)
     return Laplace(params, (), number * values, apply_fn, taken, ())
-  if structure == "dense":
-    matrix = flatness.gauss_newton_matrix(scaled, outer_fn, params, batch, mask=mask)
+  blocks = []
+  covered = _covered(apply_fn, params, batch, taken) if structure != "dense" else (False,) * len(taken)
+  rest = tuple(one and not other for one, other in zip(taken, covered, strict=True))
+  if any(covered):
+    blocks = flatness.kfac(
+      scaled,
+      params,
+      batch,
+      likelihood=likelihood,
+      num_samples=None,
+      mask=_as_tree(params, covered),
+      corrected=structure == "ekfac",
+    ).values()
+  layers = [block.layer for block in blocks]
+  bases = [(block.inputs, block.outputs) for block in blocks]
+  scales = [block.scales.reshape(-1) for block in blocks]
+  if any(rest):
+    if structure != "dense":
+      _check_dense(params, rest, structure)
+    matrix = flatness.gauss_newton_matrix(scaled, outer_fn, params, batch, mask=_as_tree(params, rest))
     values, vectors = jnp.linalg.eigh(matrix)
-    bases = ((vectors, jnp.ones((1, 1), vectors.dtype)),)
-    return Laplace(params, bases, number * jnp.maximum(values, 0), apply_fn, taken, (*range(len(values)),))
-  kernels = [take and jnp.ndim(leaf) > 1 for take, leaf in zip(taken, jax.tree.leaves(params), strict=True)]
-  if not any(kernels):
-    raise ValueError(f"mask must select a kernel with structure={structure}, or give diagonal or dense")
-  treedef = jax.tree.structure(params)
-  blocks = flatness.kfac(
-    scaled,
-    params,
-    batch,
-    likelihood=likelihood,
-    num_samples=None,
-    mask=jax.tree.unflatten(treedef, kernels),
-    corrected=structure == "ekfac",
-  )
-  parts = {name: [f"{name.rpartition('/')[0]}/bias"] * block.bias + [name] for name, block in blocks.items()}
-  random = {part for of_block in parts.values() for part in of_block}
-  taken = tuple(name in random for name in names)
-  places = _places([np.size(x) for x in jax.tree.leaves(params)], names, taken)
-  order = tuple(int(at) for of_block in parts.values() for part in of_block for at in places[part])
-  values = jnp.concatenate([block.scales.reshape(-1) for block in blocks.values()])
-  bases = tuple((block.inputs, block.outputs) for block in blocks.values())
-  return Laplace(params, bases, number * values, apply_fn, taken, order)
+    layers.append(_as_layer(params, rest))
+    bases.append((vectors, jnp.ones((1, 1), vectors.dtype)))
+    scales.append(jnp.maximum(values, 0))
+  return Laplace(params, tuple(bases), number * jnp.concatenate(scales), apply_fn, taken, tuple(layers))
 
 
 def probit_log_probs(logits: ArrayLike, variance: ArrayLike) -> Array:
@@ -253,10 +322,46 @@ def probit_log_probs(logits: ArrayLike, variance: ArrayLike) -> Array:
   return jax.nn.log_softmax(logits / jnp.sqrt(1 + jnp.pi / 8 * variance))
 
 
-def _places(sizes: list[int], names: list[str], taken: tuple[bool, ...]) -> dict[str, range]:
-  """Where each leaf that is taken stands in the flat parameters."""
-  ends = np.cumsum([size * take for size, take in zip(sizes, taken, strict=True)]).tolist()
-  return {name: range(end - size, end) for name, size, end in zip(names, sizes, ends, strict=True)}
+def _taken(params: Params, mask: Mask) -> tuple[bool, ...]:
+  names = flatness.subset(params, mask).names
+  return tuple(name in names for name in paths.leaf_names(params))
+
+
+def _as_tree(params: Params, taken: tuple[bool, ...]) -> Params:
+  return jax.tree.unflatten(jax.tree.structure(params), taken)
+
+
+def _covered(
+  apply_fn: Callable[..., Array], params: Params, batch: Batch, taken: tuple[bool, ...]
+) -> tuple[bool, ...]:
+  """Returns for each leaf whether it is part of a layer with a Kronecker factor."""
+  leaves, tree = jax.tree.flatten(params)
+
+  def outputs_fn(leaves: list[Array], batch: Batch) -> Array:
+    return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch)
+
+  layers, _ = layers_in(outputs_fn, leaves, batch, taken)
+  numbers = {number for layer in layers for number in layer.numbers}
+  return tuple(number in numbers for number in range(len(leaves)))
+
+
+def _check_dense(params: Params, rest: tuple[bool, ...], structure: str) -> None:
+  """Checks that the parameters without a factor are few."""
+  rows = zip(paths.leaf_names(params), jax.tree.leaves(params), rest, strict=True)
+  names, sizes = zip(*((name, x.size) for name, x, one in rows if one), strict=True)
+  if sum(sizes) > MOST_DENSE:
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    raise ValueError(
+      f"mask: structure={structure} has no factor for {listed}, and {sum(sizes)} parameters are too many for "
+      f"one exact block, at most {MOST_DENSE}; leave them out, or give structure='diagonal'"
+    )
+
+
+def _as_layer(params: Params, taken: tuple[bool, ...]) -> Layer:
+  """Returns the matrix `[size, 1]` of leaves one below another."""
+  shapes = [np.shape(x) for x in jax.tree.leaves(params)]
+  parts = [Part(n, shape, tuple(range(len(shape)))) for n, shape in enumerate(shapes) if taken[n]]
+  return Layer(-1, 1, tuple(parts))
 
 
 def _scaled(apply_fn: Callable[..., Array], std: Array) -> Callable[..., Array]:

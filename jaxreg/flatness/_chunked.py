@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxreg._analyses import num_examples
 from jaxreg._checks import check_count, check_loss_fn
 from jaxreg._sharding import partitioned
-from jaxreg.flatness._common import num_examples
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
 
 # The maximum number of terms that one loop adds.

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._analyses import full_precision
 from jaxreg._checks import check_count, check_wide
 from jaxreg._sums import Compensated, add, compensated, gram, sum_of_rows, total
-from jaxreg.flatness._common import full_precision
 from jaxreg.flatness._products import LinearOperator, Matvec, as_operator
 from jaxreg.flatness._subset import check_directions
 from jaxreg.flatness._vectors import inner

@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._analyses import full_precision, widened
 from jaxreg._checks import check_count, check_loss_fn, one_line
-from jaxreg.flatness._common import full_precision, widened
 from jaxreg.flatness._eigen import (
   EigenPairs,
   Solution,

@@ -13,8 +13,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from jaxreg._analyses import full_precision
 from jaxreg._checks import check_choice, check_count, check_key, check_range, check_wide
-from jaxreg.flatness._common import full_precision
 from jaxreg.flatness._products import LinearOperator, Matvec, as_operator, product_rounding
 from jaxreg.flatness._subset import as_vector, check_no_tree
 from jaxreg.flatness._trace import check_samples

@@ -1,22 +1,20 @@
-"""Per-example Jacobians, and the Gauss-Newton matrix and its diagonal from them, exactly."""
+"""The Gauss-Newton matrix and its diagonal from per-example Jacobians, exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxreg import paths
+from jaxreg._analyses import full_precision, num_examples, same, widened
 from jaxreg._checks import check_count, check_loss_fn
+from jaxreg._jacobians import ExampleKeys, pull_back, unit_outputs_per_example
 from jaxreg._sharding import partitioned
 from jaxreg._sums import Compensated, add, compensated, sum_of_rows, total
 from jaxreg.flatness._chunked import last_rows, strided_chunk
-from jaxreg.flatness._common import full_precision, num_examples, outputs_at, same, widened
-from jaxreg.flatness._layer_inputs import leading_axis_is_examples, tapped
 from jaxreg.flatness._subset import selected, split
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
@@ -41,8 +39,8 @@ def gauss_newton_diagonal(
   parameters has the same diagonal and trace: within a layer the two matrices are equal. ReLU networks with
   convolutions, pooling and BatchNorm's running averages are such networks.
 
-  Memory never holds the gradients of all examples in a dense or convolutional kernel. Other parameters, such
-  as biases, cost one more forward and backward pass of all examples at once.
+  Memory never holds the gradients of all examples in a dense or convolutional layer. Other parameters, such
+  as a normalisation's, cost one more forward and backward pass of all examples at once.
 
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with `key=None`. It
@@ -84,8 +82,9 @@ def diagonal(
 
   rows = pull_back(apply_fn, mask, params, batch, eigenvectors)
   scales = factors(rows.outputs)[0]
-  squares = {number: _squares(scales, *layer) for number, layer in rows.layers.items()}
-  squares |= {number: _weighted_squares(scales, gradients) for number, gradients in rows.others.items()}
+  squares = {number: _weighted_squares(scales, gradients) for number, gradients in rows.others.items()}
+  for layer, inputs, gradients in rows.layers:
+    squares |= layer.spread(_squares(scales, inputs, gradients))
   return jnp.concatenate([squares[number].reshape(-1) for number in sorted(squares)])
 
 
@@ -202,149 +201,11 @@ def _add(apply_fn, outer_loss_fn, mask, chunks, chunk_size, running, number, par
 def _block(apply_fn, outer_loss_fn, mask, params, examples, key, first, stride, weight):
   """Computes the matrix of the examples with the numbers `first, first + stride, ...`."""
   keys = None if key is None else ExampleKeys(same(key), first, stride)  # type: ignore[arg-type]
-  outputs, rows = _jacobians(apply_fn, mask, params, examples, keys)
-  curvature = outer_hessians(outer_loss_fn, outputs, examples)
+  jacobians = pull_back(apply_fn, mask, params, examples, unit_outputs_per_example, keys)
+  rows, curvature = jacobians.flat(), outer_hessians(outer_loss_fn, jacobians.outputs, examples)
   curved = jnp.einsum("nkc,ncd->nkd", curvature, rows)
   size = rows.shape[-1]
   return rows.reshape(-1, size).T @ curved.reshape(-1, size) * weight
-
-
-def jacobians(
-  apply_fn: Callable[..., Array], mask: tuple[bool, ...], params: Params, examples: Batch
-) -> tuple[Array, Array]:
-  """Computes the outputs `[n, ...]`, and their Jacobians `[n, outputs, size]` in the leaves of `mask`."""
-  return _jacobians(apply_fn, mask, params, examples, None)
-
-
-def _jacobians(
-  apply_fn: Callable[..., Array],
-  mask: tuple[bool, ...],
-  params: Params,
-  examples: Batch,
-  keys: ExampleKeys | None,
-) -> tuple[Array, Array]:
-  rows = pull_back(apply_fn, mask, params, examples, unit_outputs_per_example, keys)
-  parts = {n: _flat_rows(jnp.einsum("ntk,nrtu->nrku", *layer)) for n, layer in rows.layers.items()}
-  parts |= {number: _flat_rows(gradients) for number, gradients in rows.others.items()}
-  return rows.outputs, jnp.concatenate([parts[number] for number in sorted(parts)], axis=2)
-
-
-def _flat_rows(x: Array) -> Array:
-  return x.reshape(*x.shape[:2], -1)
-
-
-class ExampleKeys(NamedTuple):
-  """The keys of examples, whose numbers are `first, first + stride, ...`."""
-
-  key: Key
-  first: Array | int
-  stride: Array | int
-
-  def at(self, number: Array) -> Key:
-    """Returns the key of an example by its place in the batch."""
-    return jax.random.fold_in(self.key, self.first + self.stride * number)
-
-
-class JacobianRows(NamedTuple):
-  """The outputs, and rows of each example's Jacobian, or combinations of them, by the number of a leaf.
-
-  The gradient in a layer's kernel is the sum over positions of the products of its inputs
-  `[n, positions, k]` and the gradients in its outputs, `[n, r, positions, units]`.
-  """
-
-  outputs: Array
-  layers: dict[int, tuple[Array, Array]]
-  others: dict[int, Array]  # gradients in all other leaves, `[n, r, *leaf]`
-
-
-def pull_back(
-  apply_fn: Callable[..., Array],
-  mask: tuple[bool, ...],
-  params: Params,
-  batch: Batch,
-  columns_fn: Callable[[Array], Array],
-  keys: ExampleKeys | None = None,
-) -> JacobianRows:
-  """Multiplies Jacobians from the left by `columns_fn(outputs)`, `[n, r, *outputs]`.
-
-  Kernels of layers whose inputs have the examples on the leading axis get one pass of all examples; XLA would
-  make a grouped convolution of their per-example gradients. All other leaves, and all leaves under noise, get
-  one pass per example, batched by `vmap`.
-  """
-  leaves, tree = jax.tree.flatten(params)
-  taken = [number for number, selected in enumerate(mask) if selected]
-
-  def outputs_fn(leaves: list[Array], batch: Batch, key: Key | None = None) -> Array:
-    return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch, key)
-
-  def example_outputs(leaves: list[Array], example: Batch, number: Array) -> Array:
-    one = jax.tree.map(_with_batch_axis, example)
-    z = outputs_fn(leaves, one, None if keys is None else keys.at(number))
-    _check_outputs(z, 1)
-    return z[0]
-
-  numbers = jnp.arange(num_examples(batch))
-  if keys is None:
-    names = paths.leaf_names(params)
-    kernels = {number: names[number] for number in taken if jnp.ndim(leaves[number]) > 1}
-    z, columns, layers = _pull_back_layers(outputs_fn, leaves, kernels, batch, columns_fn)
-  else:
-    z, layers = jax.vmap(example_outputs, in_axes=(None, 0, 0))(leaves, batch, numbers), {}
-    columns = columns_fn(z)
-  rest = [number for number in taken if number not in layers]
-
-  def example_gradients(example: Batch, number: Array, columns: Array) -> list[Array]:
-    def outputs_at_rest(rest_leaves: list[Array]) -> Array:
-      replaced = list(leaves)
-      for place, leaf in zip(rest, rest_leaves, strict=True):
-        replaced[place] = leaf
-      return example_outputs(replaced, example, number)
-
-    pull = jax.vjp(outputs_at_rest, [leaves[n] for n in rest])[1]
-    return jax.vmap(pull)(columns)[0]
-
-  others = jax.vmap(example_gradients)(batch, numbers, columns) if rest else []
-  return JacobianRows(z, layers, dict(zip(rest, others, strict=True)))
-
-
-def _pull_back_layers(
-  outputs_fn: Callable[..., Array],
-  leaves: list[Array],
-  kernels: dict[int, str],
-  batch: Batch,
-  columns_fn: Callable[[Array], Array],
-) -> tuple[Array, Array, dict[int, tuple[Array, Array]]]:
-  """Returns the outputs, the columns, and the inputs and gradients of the layers, as in `JacobianRows`."""
-  run = tapped(partial(outputs_fn, batch=batch), leaves, kernels, skip_others=True)
-  z, inputs, outputs = run({})
-  _check_outputs(z, num_examples(batch))
-  columns = columns_fn(z)
-  # An input with another leading axis, such as all tokens, does not separate the examples.
-  by_example = leading_axis_is_examples(outputs_fn, leaves, kernels, batch)
-  taps = {number: jnp.zeros_like(x) for number, x in outputs.items() if number in by_example}
-  if not taps:
-    return z, columns, {}
-
-  def value_at(taps: dict[int, Array]) -> Array:
-    return run(taps)[0]
-
-  pull = jax.vjp(value_at, taps)[1]
-  (gradients,) = jax.vmap(pull, in_axes=1, out_axes=1)(columns)
-  layers = {}
-  for number, g in gradients.items():
-    h = inputs[number]
-    layers[number] = h, g.reshape(*g.shape[:2], h.shape[1], g.shape[-1])
-  return z, columns, layers
-
-
-def _with_batch_axis(x: Array) -> Array:
-  return x[None]
-
-
-def _check_outputs(z: Array, n: int) -> None:
-  if jnp.shape(z)[:1] != (n,):
-    one = " of one example" if n == 1 else ""
-    raise ValueError(f"apply_fn must return the outputs [{n}, ...]{one}, got {jnp.shape(z)}")
 
 
 def outer_hessians(outer_loss_fn: Callable[..., Array], z: Array, batch: Batch) -> Array:
@@ -356,15 +217,4 @@ def outer_hessians(outer_loss_fn: Callable[..., Array], z: Array, batch: Batch) 
   def column(unit: Array) -> Array:
     return jax.jvp(jax.grad(outer_loss), (z,), (jnp.broadcast_to(unit, z.shape),))[1]
 
-  return jax.vmap(column, out_axes=1)(unit_outputs(z)).reshape(len(z), z[0].size, z[0].size)
-
-
-def unit_outputs(z: Array) -> Array:
-  """Returns all unit vectors with the shape of an example's outputs: `[outputs, *outputs]`."""
-  return jnp.eye(z[0].size, dtype=z.dtype).reshape(-1, *z.shape[1:])
-
-
-def unit_outputs_per_example(z: Array) -> Array:
-  """Repeats `unit_outputs` for each example, `[n, outputs, *outputs]`."""
-  units = unit_outputs(z)
-  return jnp.broadcast_to(units[None], (len(z), *units.shape))
+  return jax.vmap(column, out_axes=1)(unit_outputs_per_example(z)[0]).reshape(len(z), z[0].size, z[0].size)

@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import paths
+from jaxreg._analyses import full_precision, num_examples, outputs_at, same, widened
 from jaxreg._checks import check_count, check_key, check_loss_fn, check_range
+from jaxreg._layers import Layer, layers_in, tapped
 from jaxreg._sums import Compensated, add, compensated, gram, total
-from jaxreg.flatness._common import full_precision, num_examples, outputs_at, same, widened
 from jaxreg.flatness._curvature import Curvature
 from jaxreg.flatness._eigen import SpectralDensity, eigenpairs_in_memory, quadrature, smoothed
-from jaxreg.flatness._layer_inputs import leading_axis_is_examples, tapped
 from jaxreg.flatness._operators import Likelihood, make_scores
 from jaxreg.flatness._streamed import Block
-from jaxreg.flatness._subset import selected
+from jaxreg.flatness._subset import as_vector, selected
 from jaxreg.flatness._trace import Estimate, check_samples, estimate_mean, sample_diagonals, sample_traces
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
@@ -28,7 +28,7 @@ from jaxreg.typing import Array, Batch, Key, Mask, Params
 @partial(
   jax.tree_util.register_dataclass,
   data_fields=["inputs", "outputs", "scales"],
-  meta_fields=["bias"],
+  meta_fields=["layer", "names"],
 )
 @dataclasses.dataclass(frozen=True)
 class KroneckerBlock:
@@ -37,14 +37,15 @@ class KroneckerBlock:
   .. math:: (U_A \otimes U_B) \operatorname{diag}(s) (U_A \otimes U_B)^\top
 
   `inputs` `[k, k]` is :math:`U_A`, `outputs` `[units, units]` :math:`U_B`, and `scales` `[k, units]` the
-  eigenvalues. Vectors have the bias, if it is part of the matrix, before the kernel by rows `[..., in, out]`,
-  in the order of `subset` of a Flax layer.
+  eigenvalues. Their rows are the bias, if it is part of the matrix, and the kernel's as `[..., in, out]`.
+  `names` are the parameters, and vectors are in their order: that of `subset(params, names).flat`.
   """
 
   inputs: Array
   outputs: Array
   scales: Array
-  bias: bool
+  layer: Layer
+  names: tuple[str, ...]
 
   @property
   def like(self) -> Array:
@@ -69,8 +70,8 @@ class KroneckerBlock:
     return self.scales.sum()
 
   def _scaled(self, vector: Array, scales: Array) -> Array:
-    rotated = self.inputs.T @ vector.reshape(self.scales.shape) @ self.outputs
-    return (self.inputs @ (rotated * scales) @ self.outputs.T).reshape(-1)
+    rotated = self.inputs.T @ self.layer.from_vector(as_vector(vector, self.like)) @ self.outputs
+    return self.layer.to_vector(self.inputs @ (rotated * scales) @ self.outputs.T)
 
 
 @full_precision
@@ -83,7 +84,7 @@ def kfac(
   likelihood: Likelihood = "categorical",
   num_samples: int | None = 1,
   losses_fn: Callable[..., Array] | None = None,
-  mask: Mask = "*/kernel",
+  mask: Mask = "*",
   corrected: bool = False,
 ) -> dict[str, KroneckerBlock]:
   r"""Computes KFAC's or EKFAC's approximation of the Fisher matrix of dense and convolutional layers.
@@ -96,18 +97,25 @@ def kfac(
   replaces the eigenvalues by the mean squares of the examples' gradients along them, which is optimal in the
   Frobenius norm.
 
+  The layers are found in the computation, whatever their names and layouts are. A kernel is a leaf that
+  multiplies an input once, in a matrix product or an ungrouped convolution, with the examples on the input's
+  leading axis. A leaf is its bias if the next operation adds it to the layer's output, a number for each
+  unit.
+
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, called with `key=None`: any function in which
-      the matrix product or convolution with each kernel occurs once and nothing couples examples.
+      nothing couples examples.
     params: any pytree.
     batch: the examples along the leading axis of its leaves; all are processed at once.
     key, likelihood, num_samples, losses_fn: as in `fisher`.
-    mask: the kernels, `[in, out]` or `[..., in, out]`. A leaf `bias` of the same layer is included; the layer
-      must add it to its output.
+    mask: the parameters, as in `subset`; all must be kernels and biases of such layers.
     corrected: whether to compute EKFAC.
 
   Returns:
-    A `KroneckerBlock` for each kernel, by its name.
+    A `KroneckerBlock` for each layer, by the name of its kernel; of its bias if `mask` leaves out the kernel.
+
+  Raises:
+    ValueError: if `mask` selects parameters that belong to no such layer; it names them.
 
   Example:
     >>> params = {"a": {"kernel": jnp.array([[2.0]])}}
@@ -124,47 +132,53 @@ def kfac(
   check_loss_fn(apply_fn, "apply_fn")
   scores_fn = make_scores(key, likelihood, num_samples, losses_fn)
   num_examples(batch)
-  taken, names = selected(params, mask), paths.leaf_names(params)
-  kernels = tuple((number, name) for number, name in enumerate(names) if taken[number])
-  biases = tuple(f"{name.rpartition('/')[0]}/bias" in names for _, name in kernels)
-  return _kfac(apply_fn, scores_fn, kernels, biases, corrected, widened(params), widened(batch), key)
+  blocks = _kfac(apply_fn, scores_fn, selected(params, mask), corrected, widened(params), widened(batch), key)
+  return {block.names[[*block.layer.numbers].index(_main(block.layer))]: block for block in blocks}
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _kfac(apply_fn, scores_fn, kernels, biases, corrected, params, batch, key):
+def _main(layer: Layer) -> int:
+  """Returns the number of the leaf that names a layer: the kernel, or a bias without its kernel."""
+  return layer.kernel if layer.kernel in layer.numbers else layer.numbers[0]
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _kfac(apply_fn, scores_fn, taken, corrected, params, batch, key):
   leaves, tree = jax.tree.flatten(params)
+  names = paths.leaf_names(params)
 
   def outputs_fn(leaves: list[Array], batch: Batch) -> Array:
     return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch)
 
-  run = tapped(partial(outputs_fn, batch=batch), leaves, dict(kernels))
-  value, inputs, outputs = run({})
-  by_example = leading_axis_is_examples(outputs_fn, leaves, dict(kernels), batch)
-  for number, name in kernels:
-    if number not in by_example:
-      raise ValueError(f"mask: the layer of {name} must have the examples on the leading axis of its input")
+  layers, why = layers_in(outputs_fn, leaves, batch, taken)
+  if why:
+    listed = ", ".join(f"{names[number]} {reason}" for number, reason in [*why.items()][:5])
+    more = f" and {len(why) - 5} more" if len(why) > 5 else ""
+    raise ValueError(
+      f"mask must select only kernels and biases of dense and convolutional layers, but {listed}{more}"
+    )
+  run = tapped(partial(outputs_fn, batch=batch), leaves, layers)
+  value, inputs, zeros = run({})
 
   def value_at(taps: dict[int, Array]) -> Array:
     return run(taps)[0]
 
-  pull = jax.vjp(value_at, {number: jnp.zeros_like(x) for number, x in outputs.items()})[1]
+  pull = jax.vjp(value_at, zeros)[1]
 
   def gradients_at(score: Array) -> dict[int, Array]:
     return pull(score)[0]
 
-  scores = scores_fn(value, batch, same(key))
-  gradients = jax.lax.map(gradients_at, scores)
-  blocks = {}
-  for (number, name), bias in zip(kernels, biases, strict=True):
-    h, units = inputs[number], outputs[number].shape[-1]
-    if bias:
-      h = jnp.concatenate([jnp.ones((*h.shape[:2], 1), h.dtype), h], axis=2)
-    g = gradients[number].reshape(len(scores), *h.shape[:2], units)  # [samples, n, positions, units]
-    blocks[name] = _kronecker(h, g, bias, corrected)
+  # `[samples, n, positions, units]` by kernel
+  gradients = jax.lax.map(gradients_at, scores_fn(value, batch, same(key)))
+  blocks = []
+  for layer in layers:
+    own = tuple(names[number] for number in layer.numbers)
+    h, g = layer.inputs(inputs[layer.kernel]), gradients[layer.kernel]
+    blocks.append(KroneckerBlock(*_kronecker(h, g, corrected), layer, own))
   return blocks
 
 
-def _kronecker(h: Array, g: Array, bias: bool, corrected: bool) -> KroneckerBlock:
+def _kronecker(h: Array, g: Array, corrected: bool) -> tuple[Array, Array, Array]:
+  """Returns the two bases and the scales of a layer, from its inputs and the gradients in its outputs."""
   n, positions, _ = h.shape
   inner, left = jnp.linalg.eigh(_gram_of_rows(h) / (n * positions))
   outer, right = jnp.linalg.eigh(_gram_of_rows(g) / (n * len(g)))
@@ -178,7 +192,7 @@ def _kronecker(h: Array, g: Array, bias: bool, corrected: bool) -> KroneckerBloc
 
     start = compensated(jnp.zeros_like(scales))
     scales = total(jax.lax.scan(add_squares, start, (h, jnp.swapaxes(g, 0, 1)))[0]) / (n * len(g))
-  return KroneckerBlock(left, right, scales, bias)
+  return left, right, scales
 
 
 def _gram_of_rows(x: Array) -> Array:

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxreg._analyses import full_precision, num_examples, widened
 from jaxreg._checks import check_count, check_key, check_loss_fn
 from jaxreg._sharding import partitioned
 from jaxreg._sums import Compensated, add, compensated, gram, total
-from jaxreg.flatness._common import full_precision, num_examples, widened
 from jaxreg.flatness._subset import flat_loss, selected, split
 from jaxreg.flatness._trace import check_samples
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from jaxreg._analyses import full_precision, outputs_at, same, scalar_loss, widened
 from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn
-from jaxreg.flatness._common import full_precision, outputs_at, same, scalar_loss, widened
 from jaxreg.flatness._subset import as_vector, leaves_in, selected, split, with_leaves
 from jaxreg.flatness._vectors import Vector
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params

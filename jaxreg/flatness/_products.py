@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._analyses import as_pytree, widened
 from jaxreg._checks import check_floating
-from jaxreg.flatness._common import as_pytree, widened
 from jaxreg.flatness._subset import check_no_tree
 from jaxreg.flatness._vectors import Basis, Vector
 from jaxreg.typing import Array

@@ -12,8 +12,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._analyses import full_precision, scalar_loss, widened
 from jaxreg._checks import check_choice, check_key, check_wide
-from jaxreg.flatness._common import full_precision, scalar_loss, widened
 from jaxreg.flatness._covariance import principal_components
 from jaxreg.flatness._subset import is_array_like, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params

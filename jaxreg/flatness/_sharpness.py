@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from jaxreg._analyses import full_precision, scalar_loss, widened
 from jaxreg._checks import check_count, check_key, check_range
-from jaxreg.flatness._common import full_precision, scalar_loss, widened
 from jaxreg.flatness._subset import check_directions, flat_loss, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
+from jaxreg._analyses import full_precision
 from jaxreg._checks import check_choice, check_range
-from jaxreg.flatness._common import full_precision
 from jaxreg.flatness._eigen import quadrature
 from jaxreg.flatness._operators import hvp
 from jaxreg.flatness._products import as_operator

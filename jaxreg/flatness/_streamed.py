@@ -15,8 +15,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxreg._analyses import full_precision, num_examples, same, widened
 from jaxreg._sums import add, compensated, total
-from jaxreg.flatness._common import full_precision, num_examples, same, widened
 from jaxreg.flatness._operators import Operator
 from jaxreg.flatness._vectors import Basis, Vector, is_split, laid_out, layout
 from jaxreg.typing import Array, Batch

@@ -10,8 +10,8 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._analyses import scalar_loss
 from jaxreg._checks import check_wide
-from jaxreg.flatness._common import scalar_loss
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
 STATE_CLASSES = ("flax.BatchStat", "flax.Cache", "flax.Intermediate", "equinox.StateIndex")

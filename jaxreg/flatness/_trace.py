@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._analyses import full_precision
 from jaxreg._checks import check_count, check_key
-from jaxreg.flatness._common import full_precision
 from jaxreg.flatness._products import LinearOperator, Matvec, as_operator
 from jaxreg.flatness._vectors import Vector, draw
 from jaxreg.typing import Array, Key

@@ -42,8 +42,7 @@ def learned_dropout(params: Params, *, length_scale: ArrayLike = 1.0) -> Array:
     Gal, Hron and Kendall, `Concrete Dropout`, 2017, section 3.
     Molchanov, Ashukha and Vetrov, `Variational Dropout Sparsifies Deep Neural Networks`, 2017, section 4.2.
   """
-  names = ["/".join(paths._segments(name)) for name in paths.leaf_names(params)]
-  leaves: dict[str, Any] = dict(zip(names, jax.tree.leaves(params), strict=True))
+  leaves: dict[str, Any] = dict(zip(paths.leaf_names(params), jax.tree.leaves(params), strict=True))
   total = jnp.zeros((), jnp.float32)
   for name, leaf in leaves.items():
     layer, _, own = name.rpartition("/")

@@ -85,8 +85,8 @@ def test_incoming_axes_of_real_modules():
   assert paths.incoming_axes("kernel", 1) == (0,)
   assert paths.incoming_axes("kernel", 0) == ()
   # A name within NNX's state.
-  assert paths.incoming_axes("attention/value/kernel/value", 3) == (0,)
-  assert paths.incoming_axes("embed/embedding/value", 2) == (1,)
+  assert paths.incoming_axes("attention/value/kernel", 3) == (0,)
+  assert paths.incoming_axes("embed/embedding", 2) == (1,)
 
 
 @pytest.mark.thorough

@@ -311,17 +311,17 @@ def test_bad_arguments_of_fisher():
       lambda: flatness.fisher(logits_fn, params, batch, key=jax.random.key(0), likelihood="x"),
     ),
     (
-      "a/kernel must be used by one layer once",
+      "a/kernel is used more than once",
       lambda: kfac(lambda p, x, *, key: x @ p["a"]["kernel"] @ p["a"]["kernel"]),
     ),
-    ("a/kernel must be the right side", lambda: kfac(lambda p, x, *, key: x @ p["a"]["kernel"].T)),
-    ("a/kernel is not the kernel of a", lambda: kfac(lambda p, x, *, key: x)),
+    ("a/kernel is used by sin", lambda: kfac(lambda p, x, *, key: x @ jnp.sin(p["a"]["kernel"]))),
+    ("a/kernel is used by no layer", lambda: kfac(lambda p, x, *, key: x)),
     (
-      "the layer of a/kernel must have the examples on the leading axis",  # here all tokens of all examples
+      "a/kernel belongs to a layer without the examples on the leading axis",  # all tokens of all examples
       lambda: kfac(lambda p, x, *, key: (jnp.stack([x, x], 1).reshape(-1, 2) @ p["a"]["kernel"])[::2]),
     ),
     (
-      "the layer of a/kernel must have the examples on the leading axis",  # as many rows, by chance
+      "a/kernel belongs to a layer without the examples on the leading axis",  # as many rows, by chance
       lambda: kfac(lambda p, x, *, key: x @ (jnp.ones((3, 2)) @ p["a"]["kernel"]).T),
     ),
     (

@@ -76,7 +76,7 @@ EQUINOX = eqx.filter(eqx.nn.BatchNorm(2, axis_name="batch", mode="batch"), eqx.i
   ("params", "named", "mask", "size"),
   [
     (LINEN, "batch_stats/mean, batch_stats/var", "params/*", 2),
-    (nnx.split(_Norms())[1], "norm/mean/value, norm/var/value", ["*bias*", "*scale*"], 4),
+    (nnx.split(_Norms())[1], "norm/mean, norm/var", ["*bias*", "*scale*"], 4),
     (EQUINOX, "batch_state_index/init/0, batch_state_index/init/1", ["weight", "bias"], 4),
   ],
   ids=["linen", "nnx", "equinox"],

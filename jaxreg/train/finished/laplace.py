@@ -87,14 +87,17 @@ def laplace_measures(
 
   train = whole("train")
   noise = _noise(train) if isinstance(program.target, Numbers) else None
-  posterior = ensembles.laplace(
-    apply_fn,
-    params,
-    train[0],
-    likelihood="categorical" if noise is None else "normal",
-    structure=structure,
-    noise_variance=1.0 if noise is None else noise,
-  )
+  try:
+    posterior = ensembles.laplace(
+      apply_fn,
+      params,
+      train[0],
+      likelihood="categorical" if noise is None else "normal",
+      structure=structure,
+      noise_variance=1.0 if noise is None else noise,
+    )
+  except ValueError as error:  # too many parameters without a factor
+    raise RunError(f"laplace.structure: {error}") from error
   precision = posterior.best_precision()
   inputs, _, weights, labels = map(jnp.asarray, whole("shown"))
   if not samples:
