@@ -79,7 +79,8 @@ def top_eigenpairs(
     like: `[size]`, an array with the shape and dtype of a vector; by default `matvec.like`.
     key: draws the start vector.
     num_pairs: how many pairs to compute.
-    num_steps: number of products, and of stored vectors; by default `3 num_pairs + 20`.
+    num_steps: number of products, and of stored vectors; by default `3 num_pairs + 20`. The residuals take
+      `num_pairs` products more.
     which: `largest` and `smallest` by sign, `magnitude` by absolute value.
     tol: tolerance for `converged`, relative to the largest absolute eigenvalue.
     check: whether to test, by three more products, that the operator is deterministic and symmetric.
@@ -91,7 +92,8 @@ def top_eigenpairs(
 
   Returns:
     A NamedTuple, in the requested order: `values` `[k]`; `vectors` `[k, size]`, orthonormal rows; `residuals`
-    `[k]`, the norms of `A v - value v`; `converged` `[k]`, whether the residual is within `tol`.
+    `[k]`, the norms of `A v - value v` by further products, at least the rounding of one; `converged` `[k]`,
+    whether the residual is within `tol`.
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0, 3.0]) * v
@@ -156,8 +158,24 @@ def _eigenpairs(operator, steps, num_pairs, which, until_converged, tol, start, 
   state, count = lanczos(operator, start, steps, enough=enough)
   if enough is not None and enough.count is not None:
     count = enough.count
-  values, vectors, residuals, converged = ritz_pairs(state, count, num_pairs, which, tol)
-  return (values, tuple(combined(rows, vectors) for rows in state.basis), residuals, converged), products
+  values, coordinates, _, largest = ritz_pairs(state, count, num_pairs, which)
+  vectors = tuple(combined(rows, coordinates) for rows in state.basis)
+
+  def residual_at(number: Array) -> tuple[Array, ...]:
+    return (_residual(operator, values[number], tuple(rows[number] for rows in vectors), largest),)
+
+  (residuals,) = operator.map(residual_at, jnp.arange(num_pairs))
+  return (values, vectors, residuals, residuals <= tol * largest), products
+
+
+def _residual(operator: LinearOperator, value: Array, vector: Vector, largest: Array) -> Array:
+  """Computes the norm of `A v - value v` by a product, and at least the rounding of a product.
+
+  The estimate of Lanczos, by the last vector of the recurrence, may be far below the rounding, whose scale is
+  the `largest` absolute eigenvalue.
+  """
+  rounding = jnp.finfo(value.dtype).eps * largest
+  return jnp.maximum(norm(plus(operator(vector), -value, vector)), rounding)
 
 
 def eigenpairs_in_memory(
@@ -181,11 +199,12 @@ def eigenpairs_in_memory(
   state, count = lanczos(
     operator, draw(jax.random.normal, key, like), steps, rows=rows, kept=kept, which=which
   )
-  values, coefficients, residuals, converged = ritz_pairs(state, count, num_pairs, which, tol)
+  values, coefficients, _, largest = ritz_pairs(state, count, num_pairs, which)
   basis = list(state.basis)
   del state
   vectors = _pop_combined(basis, coefficients, like)
-  return values, vectors, residuals, converged
+  residuals = jnp.stack([_residual(operator, *pair, largest) for pair in zip(values, vectors, strict=True)])
+  return values, vectors, residuals, residuals <= tol * largest
 
 
 def _num_kept(num_pairs: int, rows: int) -> int:
@@ -317,10 +336,10 @@ def _restarted(state: Lanczos, kept: int, which: str) -> Lanczos:
   return state._replace(basis=basis, matrix=jnp.asarray(matrix), lengths=jnp.zeros_like(state.lengths))
 
 
-def ritz_pairs(
-  state: Lanczos, count: int, num_pairs: int, which: str, tol: float
-) -> tuple[Array, Array, Array, Array]:
-  """Computes values, coordinates `[rows, num_pairs]` and residuals of the best pairs, and which converged.
+def ritz_pairs(state: Lanczos, count: int, num_pairs: int, which: str) -> tuple[Array, Array, Array, Array]:
+  """Computes values, coordinates `[rows, num_pairs]` and estimated residuals of the best pairs.
+
+  Also returns the largest absolute value of all.
 
   Outside of compiled code it uses NumPy, because JAX would compile a program for each `count`.
   """
@@ -330,12 +349,11 @@ def ritz_pairs(
     raise ValueError(NOT_FINITE)
   values, vectors = numpy.linalg.eigh(matrix)
   best = ranking(values, which, numpy)[:num_pairs]
-  # The whole residual is in the last vector of the recurrence, so no further products are needed.
+  # But for rounding, the whole residual is in the last vector of the recurrence.
   residuals = numpy.asarray(state.lengths)[count - 1] * numpy.abs(vectors[-1, best])
-  converged = residuals <= tol * numpy.abs(values).max()
   unused = numpy.zeros((len(state.lengths) - count, num_pairs), vectors.dtype)
   coordinates = numpy.concatenate([vectors[:, best], unused])
-  return tuple(map(jnp.asarray, (values[best], coordinates, residuals, converged)))  # type: ignore[return-value]
+  return tuple(map(jnp.asarray, (values[best], coordinates, residuals, numpy.abs(values).max())))  # type: ignore[return-value]
 
 
 def ranking(values: Any, which: str, numpy: Any) -> Any:
@@ -362,7 +380,7 @@ class Converged:
     lengths = np.asarray(state.lengths)[:count]
     if count < self.num_pairs or not lengths.all() or not np.isfinite(state.matrix).all():
       return False
-    values, _, residuals, _ = ritz_pairs(state, count, self.num_pairs, self.which, self.tol)
+    values, _, residuals, _ = ritz_pairs(state, count, self.num_pairs, self.which)
     if (residuals > self.tol * jnp.abs(values)).any() or not np.isfinite(lengths).all():
       return False
     self.count = count
@@ -517,8 +535,9 @@ def damped_solve(
     num_steps: the maximum number of iterations.
 
   Returns:
-    A NamedTuple: `x` `[size]`; `residual`, the norm of `b - (A + lambda I) x` relative to the norm of `b`;
-    `converged`, whether it is at most twice `tol`, which leaves room for rounding.
+    A NamedTuple: `x` `[size]`; `residual`, the norm of `b - (A + lambda I) x` relative to the norm of
+    `b`, at least the rounding of a product; `converged`, whether it is at most twice `tol`, which leaves
+    room for rounding.
 
   Example:
     >>> solution = damped_solve(lambda v: jnp.array([1.0, 3.0]) * v, jnp.ones(2), damping=1.0)
@@ -566,8 +585,10 @@ def _conjugate_gradients(
 
   start = CGState(scaled(b, 0), b, b, square, jnp.int32(0))
   x = operator.repeat_while(goes_on, step, start).x
-  left = plus(b, -1, plus(operator(x), damping, x))
-  return x, norm(left) / jnp.maximum(jnp.sqrt(square), jnp.finfo(square.dtype).tiny)
+  product = plus(operator(x), damping, x)
+  rounding = jnp.finfo(square.dtype).eps * norm(product)
+  left = jnp.maximum(norm(plus(b, -1, product)), rounding)
+  return x, left / jnp.maximum(jnp.sqrt(square), jnp.finfo(square.dtype).tiny)
 
 
 @jax.jit

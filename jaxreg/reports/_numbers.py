@@ -28,7 +28,13 @@ class Number(NamedTuple):
 
   @property
   def interval(self) -> str:
-    return "" if self.low is None else f"{self.text(self.low)} to {self.text(self.high)}"
+    if self.low is None or self.high is None:
+      return ""
+    low, high, digits = self.text(self.low), self.text(self.high), 4
+    while low == high and self.low < self.high and not self.percent:  # a narrow interval needs more digits
+      digits += 1
+      low, high = f"{self.low:.{digits}g}", f"{self.high:.{digits}g}"
+    return f"{low} to {high}"
 
 
 def around(title: str, value: Any, half: Any) -> Number:

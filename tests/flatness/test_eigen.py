@@ -224,3 +224,30 @@ def test_damped_solve_is_numpy_s(streamed):
   np.testing.assert_allclose(found.x, np.linalg.solve(matrix + 0.1 * np.eye(15), vector), rtol=1e-9)
   assert found.converged
   assert not flatness.damped_solve(operator, vector, damping=0.1, tol=1e-12, num_steps=2).converged
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_residuals_are_at_least_the_rounding_of_a_product(seed):
+  """In float32, against float64: Lanczos's own estimate falls to 1e-14 where the residual is 1e-7."""
+  rng = np.random.default_rng(seed)
+  basis = np.linalg.qr(rng.normal(size=(30, 30)))[0]
+  matrix = (basis * np.r_[5.0, 4.0, 3.0, np.zeros(27)]) @ basis.T
+  narrow = jnp.asarray(matrix, jnp.float32)
+  exact = np.asarray(narrow, np.float64)
+  for found in (
+    flatness.top_eigenpairs(
+      lambda v: narrow @ v, jnp.zeros(30, jnp.float32), key=jax.random.key(seed), num_pairs=3
+    ),
+    flatness.Curvature(
+      lambda v, x, *, key: v @ narrow @ v / 2 + 0 * x.sum(), jnp.zeros(30, jnp.float32), jnp.zeros((1, 1))
+    ).top_eigenpairs(key=jax.random.key(seed), num_pairs=3, max_bytes=10**6),
+  ):
+    rows = [next(iter(v.values())) if isinstance(v, dict) else v for v in found.vectors]
+    vectors, values = np.asarray(rows, np.float64), np.asarray(found.values, np.float64)
+    true = np.linalg.norm(vectors @ exact - values[:, None] * vectors, axis=1)
+    assert (np.asarray(found.residuals) >= 2.0**-23 * values.max() * 0.99).all()
+    np.testing.assert_allclose(found.residuals, true, rtol=0, atol=1e-5)
+    assert (np.asarray(found.residuals) >= true / 4).all()
+    assert found.converged.all()
+  solution = flatness.damped_solve(lambda v: 2 * v, jnp.ones(3, jnp.float32), damping=0.0)
+  assert 0 < float(solution.residual) < 1e-6

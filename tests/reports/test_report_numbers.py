@@ -9,7 +9,7 @@ from scipy import optimize, stats
 from sklearn import metrics
 
 import jaxreg
-from jaxreg.reports._numbers import mean, ranked, resamples, share
+from jaxreg.reports._numbers import around, mean, ranked, resamples, share
 from jaxreg.reports._statistics import bootstrapped
 
 RNG = np.random.default_rng(0)
@@ -260,3 +260,10 @@ def test_mistakes_are_told(tmp_path, data, options, message):
 def test_a_function_needs_inputs(tmp_path):
   with pytest.raises(ValueError, match="data must have 'inputs'"):
     jaxreg.report(jax.nn.log_softmax, {"labels": LABELS}, out=tmp_path)
+
+
+def test_a_narrow_interval_shows_its_ends():
+  """An eigenvalue with a small residual has more digits, else both ends would read alike."""
+  assert around("eigenvalue", 21.15, 2e-5).interval == "21.14998 to 21.15002"
+  assert around("eigenvalue", 21.15, 0.5).interval == "20.65 to 21.65"
+  assert around("eigenvalue", 0.0, 0.0).interval == "0 to 0"
