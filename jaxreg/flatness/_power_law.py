@@ -43,9 +43,10 @@ def power_law_fit(
 ) -> PowerLaw:
   r"""Fits :math:`\log y = a + b \log x` by least squares, with confidence intervals.
 
-  The slope's interval allows for scatter that changes along the line (White's standard error, corrected for
-  the degrees of freedom). The correlation's interval is Fisher's. Both assume independent points and use
-  normal quantiles. Only points that are positive and finite in both coordinates count.
+  The slope's interval allows for scatter that changes along the line: White's standard error of type HC3,
+  and the quantile of Student's t with Bell and McCaffrey's degrees of freedom. For few points it is wider
+  than its level asks for. The correlation's interval is Fisher's, which holds for normal logarithms. Both
+  assume independent points. Only points that are positive and finite in both coordinates count.
 
   The test of linearity combines two tests with Bonferroni's correction: Student's t, with White's error of
   type HC3, whether `c` is 0 in a further term :math:`c (\log x)^2`; and Wald and Wolfowitz' count of runs of
@@ -70,7 +71,8 @@ def power_law_fit(
 
   References:
     White, `A heteroskedasticity-consistent covariance matrix estimator`, 1980; MacKinnon and White, 1985
-    (HC3); Wald and Wolfowitz, `On a test whether two samples are from the same population`, 1940.
+    (HC3); Bell and McCaffrey, `Bias reduction in standard errors for linear regression with multi-stage
+    samples`, 2002; Wald and Wolfowitz, `On a test whether two samples are from the same population`, 1940.
   """
   u, v, weight = _logarithms(x, y, where, confidence)
   number = weight.sum()
@@ -81,13 +83,15 @@ def power_law_fit(
   slope = (du * dv).sum() / spread * enough
   intercept = mean_v - slope * mean_u
   residuals = weight * (v - intercept - slope * u)
-  error = jnp.sqrt((du**2 * residuals**2).sum() * number / (number - 2)) / spread
   correlation = (du * dv).sum() / jnp.sqrt(spread * (dv**2).sum()) * enough
-  sides = _sides(confidence, u.dtype)
+  scaled = jnp.stack([weight, du / jnp.sqrt(spread)], axis=1)
+  deviations, freedoms = _robust_errors(scaled, residuals, v, weight)
+  half = _student_quantile(confidence, freedoms[1]) * deviations[1] / jnp.sqrt(spread)
+  slope_interval = jnp.stack([slope - half, slope + half])
   # Rounding can raise a perfect correlation slightly above 1.
   z = jnp.arctanh(jnp.clip(correlation, -1, 1))
-  correlation_interval = jnp.tanh(z[None] + sides / jnp.sqrt(number - 3)[None])
-  slope_interval = slope[None] + sides * error[None]
+  half = statistics.NormalDist().inv_cdf((1 + confidence) / 2) / jnp.sqrt(number - 3)
+  correlation_interval = jnp.tanh(jnp.stack([z - half, z + half]))
   p_values = jnp.stack([_no_quadratic_term(du, v, weight), _mixed_signs(u, v, residuals)])
   linearity, count = jnp.minimum(2 * p_values.min(), 1), number.astype(int)
   return PowerLaw(slope, intercept, slope_interval, correlation, correlation_interval, linearity, count)
@@ -101,15 +105,17 @@ def broken_power_law_fit(
   .. math:: \log y = a + b_1 \min(\log x - t, 0) + b_2 \max(\log x - t, 0)
 
   The breakpoint :math:`t` is the quantile of `log x` with the smallest squared error, among the 91 quantiles
-  from 5 to 95 per cent.
+  from 5 to 95 per cent that have at least 3 points on each side. The interval of a slope holds those
+  for all breakpoints that an F test of the squared error does not reject; each has the errors of
+  `power_law_fit`, for lines that need not meet. It is wide for few points.
 
   Args:
     x, y, where, confidence: as in `power_law_fit`.
 
   Returns:
     A NamedTuple: `breakpoint` `[2]`, `x` and `y` of the point where the lines meet; `slopes` `[2]`, below and
-    above it; `slope_intervals` `[2, 2]`, a row per slope, for a known breakpoint; `correlation`, `linearity`
-    and `num_points` as in `power_law_fit`. The numbers are NaN with fewer than 8 points or a constant `x`.
+    above it; `slope_intervals` `[2, 2]`, a row per slope; `correlation`, `linearity` and `num_points` as in
+    `power_law_fit`. The numbers are NaN with fewer than 8 points or a constant `x`.
 
   Example:
     >>> x = jnp.geomspace(0.1, 10.0, 101)
@@ -123,22 +129,31 @@ def broken_power_law_fit(
   number = weight.sum()
   ordered = jnp.sort(jnp.where(weight > 0, u, jnp.inf))
   ranks = jnp.linspace(0.05, 0.95, 91) * (number - 1)
-  breaks = ordered[ranks.round().astype(int)]
+  ranks = jnp.clip(ranks, 2, jnp.maximum(number - 4, 2))
+  below, part = jnp.floor(ranks).astype(int), ranks % 1
+  breaks = (1 - part) * ordered[below] + part * ordered[jnp.ceil(ranks).astype(int)]
 
   def fit(breakpoint_: Array) -> tuple[Array, Array, Array]:
     below, above = jnp.minimum(u - breakpoint_, 0), jnp.maximum(u - breakpoint_, 0)
-    return _least_squares(jnp.stack([jnp.ones_like(u), below, above], axis=1), v, weight)
+    design = jnp.stack([jnp.ones_like(u), below, above], axis=1)
+    coefficients, residuals = _least_squares(design, v, weight)
+    # The column of the breakpoint in the linearised model: it is estimated, too.
+    step = (u > breakpoint_).astype(u.dtype)[:, None]
+    deviations, freedoms = _robust_errors(jnp.concatenate([design, step], axis=1), residuals, v, weight)
+    error = (residuals**2).sum()
+    half = (_student_quantile(confidence, freedoms) * deviations)[:3]
+    return jnp.where(jnp.isfinite(error), error, jnp.inf), coefficients, half
 
-  def squared_error(breakpoint_: Array) -> Array:
-    return (fit(breakpoint_)[2] ** 2).sum()
-
-  errors = jax.lax.map(squared_error, breaks)
-  best = breaks[jnp.argmin(jnp.where(jnp.isfinite(errors), errors, jnp.inf))]
-  coefficients, deviations, _ = fit(best)
+  errors, coefficients, half = jax.lax.map(fit, breaks)
+  place = jnp.argmin(errors)
   enough = jnp.where(number >= 8, 1.0, jnp.nan)
-  breakpoint_ = jnp.exp(jnp.stack([best, coefficients[0]])) * enough
-  slopes = coefficients[1:] * enough
-  intervals = slopes[:, None] + deviations[1:, None] * _sides(confidence, u.dtype)[None]
+  breakpoint_ = jnp.exp(jnp.stack([breaks[place], coefficients[place, 0]])) * enough
+  slopes = coefficients[place, 1:] * enough
+  ratio = 1 + _student_quantile(confidence, number - 4) ** 2 / (number - 4)
+  possible = (errors <= ratio * errors[place])[:, None]
+  low = jnp.where(possible, (coefficients - half)[:, 1:], jnp.inf).min(axis=0)
+  high = jnp.where(possible, (coefficients + half)[:, 1:], -jnp.inf).max(axis=0)
+  intervals = jnp.stack([low, high], axis=1) * enough
   whole = power_law_fit(x, y, where=where)
   return BrokenPowerLaw(breakpoint_, slopes, intervals, whole.correlation, whole.linearity, whole.num_points)
 
@@ -160,8 +175,19 @@ def _logarithms(
   return u, v, counts.astype(x.dtype)
 
 
-def _sides(confidence: float, dtype: jnp.dtype) -> Array:
-  return jnp.array([-1, 1], dtype) * statistics.NormalDist().inv_cdf((1 + confidence) / 2)
+def _student_quantile(confidence: float, freedom: Array) -> Array:
+  """Returns the quantile of Student's t that a share `confidence` of its absolute values stays below."""
+
+  def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    low, high = ends
+    middle = (low + high) / 2
+    squares = jnp.exp(2 * middle)
+    enough = betainc(0.5, freedom / 2, squares / (freedom + squares)) >= confidence
+    return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+  # The ends are logarithms: each step halves their distance.
+  start = jnp.full_like(freedom, -20), jnp.full_like(freedom, 25)
+  return jnp.where(jnp.isfinite(freedom), jnp.exp(jax.lax.fori_loop(0, 60, halve, start)[1]), jnp.nan)
 
 
 def _no_quadratic_term(du: Array, v: Array, weight: Array) -> Array:
@@ -169,7 +195,8 @@ def _no_quadratic_term(du: Array, v: Array, weight: Array) -> Array:
   freedom = weight.sum() - 3
   scaled = du / jnp.sqrt((du**2).sum() / weight.sum())
   design = jnp.stack([jnp.ones_like(du), scaled, scaled**2], axis=1)
-  coefficients, deviations, _ = _least_squares(design, v, weight)
+  coefficients, residuals = _least_squares(design, v, weight)
+  deviations, _ = _robust_errors(design, residuals, v, weight)
   t = coefficients[2] / deviations[2]
   return betainc(freedom / 2, 0.5, freedom / (freedom + t**2)) * jnp.where(freedom >= 2, 1.0, jnp.nan)
 
@@ -187,14 +214,27 @@ def _mixed_signs(u: Array, v: Array, residuals: Array) -> Array:
   return jnp.where(product > 0, norm.cdf((runs - expected) / deviation), 1.0)
 
 
-def _least_squares(design: Array, v: Array, weight: Array) -> tuple[Array, Array, Array]:
-  """Returns coefficients, their standard errors of type HC3, and the residuals of `v`."""
+def _least_squares(design: Array, v: Array, weight: Array) -> tuple[Array, Array]:
+  """Returns the coefficients, and the residuals of `v`."""
   q, r = jnp.linalg.qr(weight[:, None] * design)
   coefficients = jax.scipy.linalg.solve_triangular(r, q.T @ v)
-  residuals = weight * (v - design @ coefficients)
-  leverage = jnp.minimum((q**2).sum(axis=1), 1 - jnp.finfo(v.dtype).eps)
+  return coefficients, weight * (v - design @ coefficients)
+
+
+def _robust_errors(design: Array, residuals: Array, v: Array, weight: Array) -> tuple[Array, Array]:
+  """Returns the coefficients' standard errors of type HC3, and Bell and McCaffrey's degrees of freedom."""
+  eps = jnp.finfo(v.dtype).eps
+  q, r = jnp.linalg.qr(weight[:, None] * design)
+  leverage = jnp.minimum((q**2).sum(axis=1), 1 - eps)
   # The residuals of a perfect line are rounding errors, which must not count as evidence for a bend.
-  rounding = 8 * jnp.finfo(v.dtype).eps * jnp.abs(weight * v).max()
+  rounding = 8 * eps * jnp.abs(weight * v).max()
+  solution = jax.scipy.linalg.solve_triangular(r, q.T)
   scaled = weight * jnp.sqrt(residuals**2 + rounding**2) / (1 - leverage)
-  spread = jax.scipy.linalg.solve_triangular(r, (q * scaled[:, None]).T)
-  return coefficients, jnp.sqrt((spread**2).sum(axis=1)), residuals
+  squares = solution**2
+  # The variance is a quadratic form of even scatter: its degrees of freedom are (trace A)^2 / trace A^2.
+  shares = squares / (1 - leverage)
+  products = jnp.einsum("ni,kn,nj->kij", q, shares, q)
+  beside = (products**2).sum(axis=(1, 2)) - ((shares * leverage) ** 2).sum(axis=1)
+  freedoms = squares.sum(axis=1) ** 2 / ((squares**2).sum(axis=1) + jnp.maximum(beside, 0))
+  most = jnp.maximum(weight.sum() - design.shape[1], 1)
+  return jnp.sqrt(((solution * scaled) ** 2).sum(axis=1)), jnp.clip(freedoms, 1, most)

@@ -28,10 +28,12 @@ def compare(
   """Compares the cards of several models, each of one or several seeds, and writes a page like a card's.
 
   The first model is compared with each other one on the same examples: a bootstrap draws examples for both
-  at once. Its standard deviation and, if there are several seeds, theirs give an interval and a p-value, by
-  a normal distribution or, with seeds, Student's with Welch's degrees of freedom. The first table of the page
-  has the differences that remain after Holm's correction at 5 %. Numbers that are no mean or statistic of
-  examples, as those of `flatness`, are shown and not tested.
+  at once. Its variance and, if there are several seeds, theirs give an interval and a p-value, by Student's t
+  with Welch's degrees of freedom. If one model has one seed and the other several, the seeds of both count as
+  varying alike, with the degrees of freedom of the several. With one seed each, the difference is that of
+  these two networks, not of their methods. The first table of the page has the differences that remain after
+  Holm's correction at 5 %. Numbers that are not a mean or statistic of examples, such as those of `flatness`,
+  are shown and not tested; so are numbers that are not finite.
 
   Args:
     cards: by label, the folder that `report` wrote, or those of several seeds.
@@ -78,8 +80,15 @@ def compare(
     section, _, number = name.partition("/")
     entry = head["sections"][section]["numbers"][number]
     about = {"title": f"{TITLES[section]}: {entry['title']}", "percent": entry["percent"]}
-    found[label][name] = {**about, **_difference(*pair), "examples": sizes.get(name, head["examples"])}
-  order = sorted((each["p"], label, name) for label, table in found.items() for name, each in table.items())
+    examples = sizes.get(name, head["examples"])
+    found[label][name] = {**about, **_difference(*pair, examples), "examples": examples}
+  tested = [
+    (each["p"], label, name)
+    for label, table in found.items()
+    for name, each in table.items()
+    if np.isfinite(each["p"])
+  ]
+  order = sorted(tested)
   for rank, (p, label, name) in enumerate(order):
     if p > LEVEL / (len(order) - rank):
       break
@@ -114,21 +123,39 @@ def _drawn(
   return found
 
 
-def _difference(first: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Table:
-  """The other model less the first: interval and p-value, by Welch's t if there are several seeds."""
+def _difference(first: Sequence[np.ndarray], other: Sequence[np.ndarray], examples: int) -> Table:
+  """Returns the other model less the first, with interval and p-value by Welch's t; NaN if not finite."""
   sides = [np.stack(side) for side in (first, other)]
   ours, theirs = (side.mean(axis=0) for side in sides)
-  value, *spread = theirs - ours
-  seeds = [(side[:, 0].var(ddof=1) / len(side), len(side) - 1) for side in sides if len(side) > 1]
-  variance = np.var(spread, ddof=1) + sum(part for part, _ in seeds)
-  # Of the examples' part the freedom is taken for infinite.
-  less = sum(part**2 / each for part, each in seeds)
-  freedom = variance**2 / less if less else np.inf
-  deviation = float(np.sqrt(variance))
-  half = float(stdtrit(freedom, 0.975)) * deviation
-  p = float(2 * stdtr(freedom, -abs(value) / deviation)) if deviation > 0 else float(value == 0)
-  found = {"first": ours[0], "other": theirs[0], "value": value, "low": value - half, "high": value + half}
-  return {**{name: float(each) for name, each in found.items()}, "p": p, "real": False}
+  with np.errstate(invalid="ignore"):
+    value, *spread = theirs - ours
+  half, p = np.nan, np.nan
+  if np.isfinite([value, *spread]).all():
+    # The bootstrap's variance is that of a sample, which is too small by this factor.
+    half, p = _welch(value, _parts(sides, np.var(spread) * examples / (examples - 1), examples))
+  low, high = value - half, value + half
+  numbers = {"first": ours[0], "other": theirs[0], "value": value, "low": low, "high": high, "p": p}
+  return {**{name: float(each) for name, each in numbers.items()}, "real": False}
+
+
+def _parts(sides: Sequence[np.ndarray], variance: float, examples: int) -> list[tuple[float, int]]:
+  """Returns the variances of a difference by examples and by seeds, with their degrees of freedom."""
+  seeds = [(side[:, 0].var(ddof=1), len(side)) for side in sides if len(side) > 1]
+  if len(seeds) == 1:
+    # One seed says nothing about its variance: it is taken for the other model's.
+    [(spread, number)] = seeds
+    return [(variance + spread * (1 + 1 / number), number - 1)]
+  return [(variance, examples - 1), *((spread / number, number - 1) for spread, number in seeds)]
+
+
+def _welch(value: float, parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
+  """Computes half the width of the interval, and the p-value, from variances and their degrees of freedom."""
+  variance = sum(part for part, _ in parts)
+  if variance == 0:
+    return 0.0, float(value == 0)
+  freedom = variance**2 / sum(part**2 / each for part, each in parts)
+  deviation = np.sqrt(variance)
+  return float(stdtrit(freedom, 0.975) * deviation), float(2 * stdtr(freedom, -abs(value) / deviation))
 
 
 def _row(entry: Table, label: str) -> dict[str, str]:

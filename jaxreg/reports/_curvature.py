@@ -10,7 +10,6 @@ import numpy as np
 from scipy.special import stdtrit
 
 from jaxreg import flatness
-from jaxreg._intervals import QUANTILE
 from jaxreg._leaves import wide
 from jaxreg.reports._model import Model, Section, Unavailable
 from jaxreg.reports._numbers import Number, around
@@ -51,14 +50,14 @@ def flat(model: Model) -> Section:
   profile = np.stack([along(key) for key in keys[3:]])
   middle = profile[:, len(ALPHAS) // 2]
   rises = (profile[:, 0] + profile[:, -1]) / 2 - middle
-  half = stdtrit(directions - 1, 0.975) * rises.std(ddof=1) / np.sqrt(directions)
+  half = half_of(directions, rises.std(ddof=1) / np.sqrt(directions))
   sharpness, adaptive = sharpnesses(loss_fn, params, batch)
   found = {
     "loss": Number("loss", float(middle[0])),
     "rise": around("rise of the profile at ±1", rises.mean(), half),
     "sam": Number(f"SAM's sharpness, rho {RHO}", float(sharpness)),
     "adaptive": Number(f"adaptive sharpness, rho {ADAPTIVE_RHO}", float(adaptive)),
-    "trace": around("trace of the Hessian", trace.mean, QUANTILE * float(trace.standard_error)),
+    "trace": around("trace of the Hessian", trace.mean, half_of(4 * probes, trace.standard_error)),
   }
   for place, (value, residual) in enumerate(zip(pairs.values, pairs.residuals, strict=True), 1):
     # Some eigenvalue lies within the residual of a Ritz value.
@@ -74,6 +73,11 @@ def flat(model: Model) -> Section:
   cost = f"{probes * (4 + STEPS)} products and more, {directions} directions, on {len(rows)} examples"
   function = "flatness.loss_profile, sam_sharpness, Curvature"
   return Section(found, arrays, sentence, cost, function)
+
+
+def half_of(samples: int, error: Any) -> float:
+  """Computes half the width of the 95 % interval of a mean with a standard error (Student's t)."""
+  return float(stdtrit(samples - 1, 0.975)) * float(error)
 
 
 def sharpnesses(loss_fn: LossFn, params: Params, batch: Batch) -> list[Array]:

@@ -1,4 +1,4 @@
-"""The numbers of a card, with intervals: Wilson's of shares, DeLong's of an AUROC, else by the bootstrap."""
+"""The numbers of a card, with 95 % intervals that simulations of `tests/reports/test_coverage.py` hold."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit, logit, stdtrit
 
 from jaxreg import calibration
 from jaxreg._intervals import QUANTILE, wilson
 
 RESAMPLES = 1000
+HALVINGS = 40  # of an interval between two candidates
 
 
 class Number(NamedTuple):
@@ -23,7 +25,7 @@ class Number(NamedTuple):
   percent: bool = False
 
   def text(self, value: float | None) -> str:
-    """A value of this number as people read it."""
+    """Returns a value of this number as people read it."""
     return "" if value is None else f"{100 * value:.2f} %" if self.percent else f"{value:.4g}"
 
   @property
@@ -38,50 +40,155 @@ class Number(NamedTuple):
 
 
 def around(title: str, value: Any, half: Any) -> Number:
-  """A number with the interval `value ± half`."""
+  """Makes a number with the interval `value ± half`."""
   return Number(title, float(value), float(value) - float(half), float(value) + float(half))
 
 
-def share(title: str, hits: Any) -> Number:
-  """The share of examples, with Wilson's interval."""
-  hits = np.asarray(hits, float)
-  low, high = wilson(hits.sum(keepdims=True), np.array([hits.size]))
-  return Number(title, float(hits.mean()), float(low[0]), float(high[0]), percent=True)
+def share(title: str, values: Any, variance: float | None = None) -> Number:
+  """Makes the mean of values in [0, 1], with Wilson's interval for the effective number of examples.
+
+  This is the number of independent yes-or-no examples whose share has the same variance. It is the number of
+  examples if the values are 0 and 1, and at most that number if the `variance` of the mean is given.
+  """
+  values = np.asarray(values, float)
+  value, count = float(values.mean()), float(values.size)
+  spread = values.var() / count if variance is None else variance
+  if 0 < value < 1 and spread > 0:
+    effective = value * (1 - value) / spread
+    count = effective if variance is None else min(effective, count)
+  low, high = wilson(np.array([value * count]), np.array([count]))
+  return Number(title, value, float(low[0]), float(high[0]), percent=True)
 
 
-def mean(title: str, values: Any, weights: np.ndarray, *, percent: bool = False) -> Number:
-  """The mean over the examples, with a bootstrap interval."""
+def mean(title: str, values: Any, weights: np.ndarray) -> Number:
+  """Makes the mean over the examples, with the studentised bootstrap interval, which allows for skewness.
+
+  It has no interval if all values are equal, or some are not finite.
+  """
   values = np.asarray(values, np.float64)
-  low, high = basic(float(values.mean()), weights @ values / len(values), float(values.min()))
-  return Number(title, float(values.mean()), low, high, percent)
+  value, size = float(values.mean()), len(values)
+  if not np.isfinite(value) or np.ptp(values) == 0:
+    return Number(title, value)
+  error = values.std() / math.sqrt(size - 1)
+  shifts = weights @ (values - value) / size
+  variances = np.maximum(weights @ np.square(values - value) / size - np.square(shifts), 0)
+  # A resample of equal values has no error of its own; it counts as one far out.
+  far = 3 * float(stdtrit(size - 1, 0.975))
+  with np.errstate(divide="ignore", invalid="ignore"):
+    ratios = shifts / np.sqrt(variances / (size - 1))
+  ratios = np.nan_to_num(ratios, nan=0.0, posinf=far, neginf=-far)
+  low, high = value - error * np.quantile(ratios, [0.975, 0.025])
+  return Number(title, value, max(float(low), float(values.min())), float(high))
 
 
 def resamples(seed: int, size: int, number: int = RESAMPLES) -> np.ndarray:
-  """How often each example is drawn in each bootstrap sample, `[number, size]`."""
+  """Counts how often each example is drawn in each bootstrap sample, `[number, size]`."""
   rng = np.random.default_rng(seed)
   counts = (np.bincount(rng.integers(0, size, size), minlength=size) for _ in range(number))
   return np.stack([*counts]).astype(np.float32)
 
 
-def basic(value: float, drawn: np.ndarray, least: float = -math.inf) -> tuple[float, float]:
-  """The basic bootstrap interval of 95 %: a bias of resampling, as of the ECE, is taken off twice."""
-  if not np.isfinite(drawn).all():
-    return float("nan"), float("nan")
-  low, high = 2 * value - np.quantile(drawn, [0.975, 0.025])
-  return max(float(low), least), max(float(high), least)
+def positive(value: float, drawn: np.ndarray, size: int) -> tuple[float | None, float | None]:
+  """Computes the interval of a positive statistic of `size` examples, from Student's t of its logarithm."""
+  drawn = drawn[drawn > 0]
+  if not value > 0 or not np.isfinite([value, *drawn]).all() or len(drawn) < 2 or np.ptp(drawn) == 0:
+    return None, None
+  half = float(stdtrit(size - 1, 0.975) * np.log(drawn).std(ddof=1))
+  return value * math.exp(-half), value * math.exp(half)
+
+
+def calibration_interval(
+  gaps: np.ndarray, drawn: np.ndarray, calibrated: np.ndarray
+) -> tuple[float | None, float | None]:
+  """Computes the interval of a calibration error, which is too large by chance, by inverting two tests.
+
+  A candidate has the gaps times a factor; its errors are those of these gaps with the noise of the bootstrap.
+  The interval has the candidates for which neither 2.5 % of the errors are as large as the observed error
+  nor 2.5 % as small. It starts at 0 unless the error is larger than chance allows for a calibrated model,
+  and always holds the observed error.
+
+  Args:
+    gaps: the differences of accuracy and confidence in the bins, as parts of all examples, `[bins]`.
+    drawn: the gaps of resamples, `[number, bins]`.
+    calibrated: the errors of a calibrated model with the same confidences, `[number]`.
+
+  References:
+    Broecker and Smith, `Increasing the Reliability of Reliability Diagrams`, 2007 (the test of calibration).
+    Garthwaite and Buckland, `Generating Monte Carlo Confidence Intervals by the Robbins-Monro Process`, 1992.
+  """
+  error, noise = float(np.abs(gaps).sum()), drawn - gaps
+  if not np.isfinite(drawn).all() or error == 0:
+    return None, None
+
+  def factor(level: float, ends: tuple[float, float]) -> float:
+    """Finds the factor whose errors have the observed error as their quantile."""
+    low, high = ends
+    for _ in range(HALVINGS):
+      middle = (low + high) / 2
+      larger = np.quantile(np.abs(middle * gaps + noise).sum(axis=-1), level) > error
+      low, high = (low, middle) if larger else (middle, high)
+    return high
+
+  possible = (calibrated >= error).mean() > 0.025
+  low = 0.0 if possible else factor(0.975, (0.0, 1.0)) * error
+  # Errors of a factor are at least the factor times the error, less the noise.
+  most = 2 + float(np.abs(noise).sum(axis=-1).max()) / error
+  return low, max(factor(0.025, (0.0, most)) * error, error)
 
 
 def ranked(title: str, usual: Any, other: Any) -> Number:
-  """An AUROC with DeLong's interval, from the ranks of either kind of scores among the other."""
-  value = float(calibration.auroc(usual, other))
-  pairs = (
-    (np.asarray(usual, float), np.asarray(other, float)) for usual, other in ((usual, other), (other, usual))
-  )
-  half = QUANTILE * float(np.sqrt(sum(_placements(*pair).var(ddof=1) / len(pair[0]) for pair in pairs)))
-  return Number(title, value, max(value - half, 0), min(value + half, 1), percent=True)
+  """Makes an AUROC, with an interval that holds Brunner and Munzel's and Newcombe's.
+
+  The first has DeLong's variance, from the ranks of either kind of scores among the other, and Student's t on
+  the logit scale. It fails where few scores are out of order; the second then is the wider one.
+  """
+  value, usual, other = float(calibration.auroc(usual, other)), np.asarray(usual), np.asarray(other)
+  parts = [
+    (_placements(these, those).var(ddof=1) / len(these), len(these) - 1)
+    for these, those in ((usual, other), (other, usual))
+  ]
+  variance = sum(part for part, _ in parts)
+  low, high = _newcombe(value, len(usual), len(other))
+  if 0 < value < 1 and variance > 0:
+    freedom = variance**2 / sum(part**2 / each for part, each in parts)
+    half = stdtrit(freedom, 0.975) * math.sqrt(variance) / (value * (1 - value))
+    low, high = min(low, float(expit(logit(value) - half))), max(high, float(expit(logit(value) + half)))
+  return Number(title, value, low, high, percent=True)
+
+
+def passing(title: str, usual: Any, other: Any, seed: int) -> Number:
+  """Makes the share of the other scores at or below the 95 % quantile of the usual ones.
+
+  The interval also counts the quantile as estimated, by resamples of both kinds of scores.
+  """
+  other, passed = np.sort(other), float(calibration.fpr_at_tpr(usual, other))
+  usual = np.sort(usual)
+  reached = resamples(seed, len(usual)).cumsum(axis=-1) >= 0.95 * len(usual) - 1e-6
+  below = np.searchsorted(other, usual[reached.argmax(axis=-1)], side="right")
+  counts = resamples(seed + 1, len(other)).cumsum(axis=-1)
+  shares = np.where(below > 0, np.take_along_axis(counts, below[:, None] - 1, axis=-1)[:, 0], 0) / len(other)
+  values = np.arange(len(other)) < round(len(other) * passed)
+  return share(title, values, float(shares.var(ddof=1)))
 
 
 def _placements(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
   """For each score the share of the others that are smaller; equal ones count half."""
   others = np.sort(others)
   return (np.searchsorted(others, scores) + np.searchsorted(others, scores, side="right")) / 2 / len(others)
+
+
+def _newcombe(value: float, first: int, second: int) -> tuple[float, float]:
+  """Computes Newcombe's score interval of an AUROC, from Hanley and McNeil's variance (2006, method 5)."""
+
+  def outside(area: float) -> bool:
+    spread = ((first + second) / 2 - 1) * ((1 - area) / (2 - area) + area / (1 + area))
+    return (value - area) ** 2 > QUANTILE**2 * area * (1 - area) * (1 + spread) / (first * second)
+
+  ends = []
+  for end in (0.0, 1.0):
+    inside = value
+    for _ in range(HALVINGS):
+      middle = (inside + end) / 2
+      inside, end = (inside, middle) if outside(middle) else (middle, end)
+    ends.append(end)
+  return ends[0], ends[1]

@@ -9,7 +9,6 @@ import numpy as np
 from scipy.special import ndtri
 
 from jaxreg import calibration
-from jaxreg._log_odds import error_log_odds
 from jaxreg.reports._model import Model, Predicted, Section
 from jaxreg.reports._numbers import Number, mean, resamples, share
 from jaxreg.reports._statistics import point
@@ -17,7 +16,6 @@ from jaxreg.reports._statistics import point
 MISTAKES = 12  # pictures
 WORST = 3  # classes
 GRID = np.linspace(0.01, 1, 100)  # coverages of a curve
-ANSWERED = (0.9, 0.8)
 
 
 def errors(model: Model) -> Section:
@@ -36,13 +34,13 @@ def errors(model: Model) -> Section:
   arrays: dict[str, Any] = {"confusion": confusion}
   if model.inputs is not None and model.inputs.ndim == 4:
     surest = np.flatnonzero(wrong)
-    doubt = np.asarray(jax.jit(error_log_odds)(log_probs))
-    surest = surest[np.argsort(doubt[surest], kind="stable")][:MISTAKES]
+    surest = surest[np.argsort(-confidence[surest], kind="stable")][:MISTAKES]
     arrays["pictures"] = np.moveaxis(model.inputs[surest], model.channel_axis, -1)
     arrays |= {"labels": labels[surest], "guessed": guessed[surest], "sure": np.exp(confidence[surest])}
   sentence = (
-    "A row of the matrix is a true class, a column the answer. The worst classes come first. A mistake with "
-    "a confidence near 1 is often a wrong label, or a kind of example that the training lacks."
+    "A row of the matrix is a true class, a column the answer. The worst classes come first; they are chosen "
+    "by these examples, and their intervals do not allow for the choice. A mistake with a confidence near 1 "
+    "is often a wrong label, or a kind of example that the training lacks."
   )
   return Section(found, arrays, sentence, f"{len(labels)} predictions", "numpy", {"error": wrong})
 
@@ -70,7 +68,8 @@ def calibrated(model: Model) -> Section:
     arrays |= {f"{name}{part}": np.asarray(value) for part, value in bins._asdict().items()}
   sentence = (
     "Points below the diagonal are overconfident. A temperature above 1 makes the model less sure without "
-    f"changing an answer.{remark}"
+    "changing an answer. Few examples raise a calibration error by chance; its interval allows for that, and "
+    f"starts at 0 if a calibrated model may have as much.{remark}"
   )
   function = "calibration.ece_bins, adaptive_bins, nll, brier, fit_temperature"
   return Section(found, arrays, sentence, f"{len(model.shown.labels)} predictions", function)
@@ -78,21 +77,18 @@ def calibrated(model: Model) -> Section:
 
 def selective(model: Model) -> Section:
   """The error of the answers that the model is surest of."""
-  log_probs, labels = model.shown
   found = {"aurc": model.statistics["aurc"]}
   coverage, risk, _ = map(np.asarray, jax.jit(calibration.risk_coverage)(*model.shown))
-  order = np.argsort(np.asarray(jax.jit(error_log_odds)(log_probs)), kind="stable")
-  wrong = (log_probs.argmax(axis=-1) != labels)[order]
-  for part in ANSWERED:
-    answered = wrong[: round(part * len(wrong))]
-    found[f"error_at_{part:g}"] = share(f"error of the surest {part:.0%}", answered)
+  found |= {name: each for name, each in model.statistics.items() if name.startswith("error_at_")}
   places = np.searchsorted(coverage, GRID - 1e-6).clip(max=len(risk) - 1)
   sentence = (
     "If the model may decline to answer, its error should fall with every example that it declines. A flat "
     "curve says that its confidence does not know its mistakes. AURC is the mean error over all coverages."
   )
   arrays = {"coverage": GRID, "risk": risk[places]}
-  return Section(found, arrays, sentence, f"{len(labels)} predictions", "calibration.risk_coverage")
+  return Section(
+    found, arrays, sentence, f"{len(model.shown.labels)} predictions", "calibration.risk_coverage"
+  )
 
 
 def prediction_sets(model: Model) -> Section:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxreg import adversarial, augment, calibration, ensembles, noise
 from jaxreg._log_odds import error_log_odds
 from jaxreg.reports._model import Model, Section, Unavailable, losses_of
-from jaxreg.reports._numbers import Number, mean, ranked, resamples, share
+from jaxreg.reports._numbers import Number, mean, passing, ranked, resamples, share
 from jaxreg.reports._statistics import noise_like, rotated
 from jaxreg.typing import Array, Key
 
@@ -63,8 +63,7 @@ def elsewhere(model: Model) -> Section:
     arrays[name] = np.exp(strange.max(axis=-1))
     ours, theirs = (np.asarray(doubt(each)) for each in (usual, strange))
     found[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
-    passed = np.arange(len(theirs)) < round(len(theirs) * float(calibration.fpr_at_tpr(ours, theirs)))
-    found[f"{name}/fpr95"] = share(f"{name}: taken for data", passed)
+    found[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs, model.seed)
   sentence = (
     "The confidence as a detector; an AUROC of 50 % is guessing. The model should be less sure of an input "
     "that is none of its classes. The second number is the share of these that passes where 95 % of the data "
@@ -97,8 +96,7 @@ def corruptions(model: Model) -> Section:
       wrong.append(model.run(x).argmax(axis=-1) != labels)
     arrays[name], each[name] = np.mean(wrong, axis=1), np.mean(wrong[1:], axis=0)
   each = {"all": np.mean([*each.values()], axis=0), **each}
-  weights = resamples(model.seed, len(rows))
-  found = {name: mean(f"mean error: {name}", x, weights, percent=True) for name, x in each.items()}
+  found = {name: share(f"mean error: {name}", x) for name, x in each.items()}
   sentence = (
     "Strength 0 is the data as it is. Each image draws its change up to the strength; two models see the "
     "same changed images. Where the error rises at once, the training had no variety."

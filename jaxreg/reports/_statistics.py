@@ -1,4 +1,4 @@
-"""Statistics of weighted predictions, and shifted inputs."""
+"""Statistics of predictions and of resamples, and shifted inputs."""
 
 from __future__ import annotations
 
@@ -11,57 +11,134 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration
+from jaxreg._log_odds import error_log_odds
 from jaxreg._metrics import metric
-from jaxreg.reports._numbers import Number, basic
+from jaxreg.reports._numbers import Number, calibration_interval, mean, positive, share
 from jaxreg.typing import Array
 
 AT_ONCE = 20  # resamples that the compiled statistics take at once
+ANSWERED = (0.9, 0.8)  # shares of the examples of which the error is shown, the surest first
+GAPS = {"ece": calibration.ece_bins, "adaptive_ece": calibration.adaptive_bins}
 
 
-def _of_classes(log_probs: Array, labels: Array, weights: Array) -> dict[str, Array]:
-  of = lambda measure: measure(log_probs, labels, weights=weights)
-  ratio = lambda total, count: total / count
-  return {
-    "nll": ratio(*of(calibration.nll)),
-    "brier": ratio(*of(calibration.brier)),
-    "ece": calibration.ece(of(calibration.ece_bins)),
-    "adaptive_ece": calibration.ece(of(calibration.adaptive_bins)),
-    "aurc": of(calibration.risk_coverage).aurc,
-  }
+def _gaps(log_probs: Array, labels: Array, weights: Array) -> dict[str, Array]:
+  """Computes the difference of accuracy and confidence in each bin, as a part of all examples."""
+  bins = {name: make(log_probs, labels, weights=weights) for name, make in GAPS.items()}
+  return {name: (each.correct - each.confidence) / each.count.sum() for name, each in bins.items()}
 
 
-def _of_numbers(outputs: Array, labels: Array, weights: Array) -> dict[str, Array]:
-  mean = lambda values: jnp.average(values, weights=weights)
-  squared = mean(jnp.square(outputs - labels))
+def _classes(log_probs: Array, labels: Array, weights: Array) -> dict[str, Array]:
+  losses = {"nll": calibration.nll, "brier": calibration.brier}
+  sums = {name: loss(log_probs, labels, weights=weights) for name, loss in losses.items()}
+  means = {name: total / count for name, (total, count) in sums.items()}
+  curve = calibration.risk_coverage(log_probs, labels, weights=weights)
+  parts = {f"error_at_{part:g}": curve.risk[jnp.argmax(curve.coverage >= part - 1e-6)] for part in ANSWERED}
+  return {**means, **_gaps(log_probs, labels, weights), "aurc": curve.aurc, **parts}
+
+
+def _numbers(outputs: Array, labels: Array, weights: Array) -> dict[str, Array]:
+  squared = jnp.average(jnp.square(outputs - labels), weights=weights)
+  middle = jnp.average(labels, weights=weights)
   return {
     "rmse": jnp.sqrt(squared),
-    "mae": mean(jnp.abs(outputs - labels)),
-    "r2": 1 - squared / mean(jnp.square(labels - mean(labels))),
+    "mae": jnp.average(jnp.abs(outputs - labels), weights=weights),
+    "r2": 1 - squared / jnp.average(jnp.square(labels - middle), weights=weights),
   }
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _of_rows(function: Callable[..., dict[str, Array]], predictions: Any, labels: Any, weights: Any) -> Any:
+def _rows(function: Callable[..., dict[str, Array]], predictions: Any, labels: Any, weights: Any) -> Any:
   return jax.lax.map(lambda row: function(predictions, labels, row), weights, batch_size=AT_ONCE)
+
+
+@jax.jit
+def _calibrated(log_probs: Array, draws: Array) -> dict[str, Array]:
+  """Computes the calibration errors of labels that are drawn with the predicted confidence."""
+  answer, confidence = log_probs.argmax(axis=-1), jnp.exp(log_probs.max(axis=-1))
+  other, ones = (answer + 1) % log_probs.shape[-1], jnp.ones_like(confidence)
+
+  def errors(row: Array) -> dict[str, Array]:
+    labels = jnp.where(row < confidence, answer, other)
+    return jax.tree.map(lambda gaps: jnp.abs(gaps).sum(), _gaps(log_probs, labels, ones))
+
+  return jax.lax.map(errors, draws, batch_size=AT_ONCE)
 
 
 def over_resamples(
   predictions: np.ndarray, labels: np.ndarray, levels: Sequence[float], weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """Each statistic of all examples and then of each resample, `[1 + number]`; compiled once."""
-  of_numbers = labels.dtype.kind == "f"
-  given = (_of_numbers, point(predictions, levels)) if of_numbers else (_of_classes, predictions)
-  found = _of_rows(*given, labels, np.concatenate([np.ones_like(weights[:1]), weights]))
-  return {name: np.asarray(each, np.float64) for name, each in found.items()}
+  """Computes each statistic of all examples and then of each resample, `[1 + number]`."""
+  statistics = _over_resamples(predictions, labels, levels, weights)
+  return {name: np.abs(x).sum(axis=-1) if name in GAPS else x for name, x in statistics.items()}
 
 
-def bootstrapped(*given: Any) -> dict[str, Number]:
-  """The statistics of all examples, with bootstrap intervals; the arguments are those of `over_resamples`."""
-  found: dict[str, Number] = {}
-  for name, (value, *drawn) in over_resamples(*given).items():
-    ends = basic(float(value), np.array(drawn), metric(name).low)
-    found[name] = Number(metric(name).title, float(value), *ends, metric(name).percent)
-  return found
+def _over_resamples(
+  predictions: np.ndarray, labels: np.ndarray, levels: Sequence[float], weights: np.ndarray
+) -> dict[str, np.ndarray]:
+  """Computes the same with the gaps of the bins, `[1 + number, bins]`, for a calibration error."""
+  weights = np.concatenate([np.ones_like(weights[:1]), weights])
+  if labels.dtype.kind == "f":
+    statistics = _rows(_numbers, point(predictions, levels), labels, weights)
+  else:
+    statistics = _rows(_classes, predictions, labels, weights)
+  return {name: np.asarray(x, np.float64) for name, x in statistics.items()}
+
+
+def bootstrapped(
+  predictions: np.ndarray, labels: np.ndarray, levels: Sequence[float], weights: np.ndarray
+) -> dict[str, Number]:
+  """Makes the statistics of all examples, with intervals; the arguments are as in `over_resamples`."""
+  statistics = _over_resamples(predictions, labels, levels, weights)
+  if labels.dtype.kind == "f":
+    return _regression(point(predictions, levels), labels, statistics, weights)
+  return _classification(predictions, labels, statistics, weights)
+
+
+def _classification(
+  log_probs: np.ndarray, labels: np.ndarray, statistics: dict[str, np.ndarray], weights: np.ndarray
+) -> dict[str, Number]:
+  log_probs = log_probs.astype(np.float64)
+  picked, probs = log_probs[np.arange(len(labels)), labels], np.exp(log_probs)
+  numbers = {
+    "nll": mean(metric("nll").title, -picked, weights),
+    "brier": mean(metric("brier").title, np.square(probs).sum(axis=-1) - 2 * np.exp(picked) + 1, weights),
+    "aurc": Number(metric("aurc").title, *_value_and_ends(statistics["aurc"], len(labels))),
+  }
+  draws = np.random.default_rng(0).random(weights.shape, np.float32)
+  calibrated = {name: np.asarray(errors) for name, errors in _calibrated(log_probs, draws).items()}
+  for name in GAPS:
+    gaps, drawn = statistics[name][0], statistics[name][1:]
+    ends = calibration_interval(gaps, drawn, calibrated[name])
+    numbers[name] = Number(metric(name).title, float(np.abs(gaps).sum()), *ends, metric(name).percent)
+  surest_first = np.argsort(
+    np.asarray(jax.jit(error_log_odds)(jnp.asarray(log_probs, jnp.float32))), kind="stable"
+  )
+  wrong = (log_probs.argmax(axis=-1) != labels)[surest_first]
+  for part in ANSWERED:
+    name, answered = f"error_at_{part:g}", wrong[: round(part * len(wrong))]
+    variance = float(statistics[name][1:].var(ddof=1))
+    numbers[name] = share(f"error of the surest {part:.0%}", answered, variance)
+  return numbers
+
+
+def _regression(
+  outputs: np.ndarray, labels: np.ndarray, statistics: dict[str, np.ndarray], weights: np.ndarray
+) -> dict[str, Number]:
+  errors = outputs.astype(np.float64) - labels
+  squared = mean(metric("rmse").title, np.square(errors), weights)
+  ends = [None if end is None else float(np.sqrt(end)) for end in (squared.low, squared.high)]
+  value, low, high = _value_and_ends(1 - statistics["r2"], len(labels))
+  r2 = Number(metric("r2").title, 1 - value)
+  return {
+    "rmse": Number(squared.title, float(np.sqrt(squared.value)), *ends),
+    "mae": mean(metric("mae").title, np.abs(errors), weights),
+    "r2": r2 if low is None or high is None else r2._replace(low=1 - high, high=1 - low),
+  }
+
+
+def _value_and_ends(statistic: np.ndarray, size: int) -> tuple[float, float | None, float | None]:
+  value = float(statistic[0])
+  return value, *positive(value, statistic[1:], size)
 
 
 def point(predictions: np.ndarray, levels: Sequence[float]) -> np.ndarray:

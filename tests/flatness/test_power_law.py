@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from jaxreg import flatness
+from jaxreg.flatness._power_law import _student_quantile
 
 power_law_fit = jax.jit(flatness.power_law_fit)
 broken_power_law_fit = jax.jit(flatness.broken_power_law_fit)
@@ -22,25 +23,62 @@ def test_power_law_is_scipy_s_regression():
   assert float(found.slope) == pytest.approx(expected.slope)
   assert float(found.intercept) == pytest.approx(expected.intercept)
   assert float(found.correlation) == pytest.approx(expected.rvalue)
-  # White's error is the classical one where the scatter is even.
+  # White's error is nearly the classical one where the scatter is even.
   np.testing.assert_allclose(np.diff(found.slope_interval), 2 * 1.96 * expected.stderr, rtol=0.15)
   interval = stats.pearsonr(np.log(x), np.log(y)).confidence_interval(0.95)
   np.testing.assert_allclose(found.correlation_interval, interval, rtol=1e-6)
 
 
 @pytest.mark.thorough
-def test_intervals_cover_the_truth():
-  """Scatter that grows along the line, 500 times: 95 per cent within 3 standard errors of the count."""
+@pytest.mark.parametrize("growth", [0.0, 2.0], ids=["even", "growing"])
+@pytest.mark.parametrize("size", [4, 5, 8, 50, 200])
+def test_intervals_cover_the_truth(size, growth):
+  """Scatter that is even or grows along the line, 500 times: at least the level, less 3 standard errors."""
 
   def covered(key):
     first, second = jax.random.split(key)
-    u = jax.random.normal(first, (200,))
-    v = 2 * u + (0.1 + jnp.abs(u)) * jax.random.normal(second, (200,))
+    u = jax.random.normal(first, (size,))
+    v = 2 * u + jnp.exp(growth * u) * jax.random.normal(second, (size,)) / 10
     low, high = power_law_fit(jnp.exp(u), jnp.exp(v)).slope_interval
     return (low < 2) & (high > 2)
 
   share = jax.jit(jax.vmap(covered))(jax.random.split(jax.random.key(0), 500)).mean()
-  assert share == pytest.approx(0.95, abs=0.03)
+  assert share >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 500)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("growth", [0.0, 1.0], ids=["even", "growing"])
+@pytest.mark.parametrize("size", [10, 20, 50])
+def test_intervals_of_a_bent_line_cover_the_truth(size, growth):
+  def covered(key):
+    u = jnp.linspace(-1, 1, size)
+    v = -jnp.minimum(u - 0.2, 0) - 3 * jnp.maximum(u - 0.2, 0)
+    v += jnp.exp(growth * u) * jax.random.normal(key, (size,)) / 10
+    low, high = broken_power_law_fit(jnp.exp(u), jnp.exp(v)).slope_intervals.T
+    truth = jnp.array([-1, -3])
+    return (low < truth) & (high > truth)
+
+  shares = jax.jit(jax.vmap(covered))(jax.random.split(jax.random.key(0), 100)).mean(axis=0)
+  assert (shares >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 100)).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [5, 20])
+def test_intervals_of_the_correlation_cover_that_of_normal_logarithms(size):
+  def covered(key):
+    u, other = jax.random.normal(key, (2, size))
+    low, high = power_law_fit(jnp.exp(u), jnp.exp(0.6 * u + 0.8 * other)).correlation_interval
+    return (low < 0.6) & (high > 0.6)
+
+  share = jax.jit(jax.vmap(covered))(jax.random.split(jax.random.key(0), 1000)).mean()
+  assert share >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 1000)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_quantiles_are_those_of_student_s_t(confidence):
+  freedom = np.array([1, 2.5, 10, 300, 1e5])
+  quantile = _student_quantile(confidence, jnp.asarray(freedom))
+  np.testing.assert_allclose(quantile, stats.t.ppf((1 + confidence) / 2, freedom), rtol=1e-6)
 
 
 @pytest.mark.thorough
@@ -49,16 +87,20 @@ def test_points_without_a_logarithm_do_not_count():
   found = power_law_fit(x, y)
   assert found.num_points == 5
   assert float(found.slope) == pytest.approx(2)
-  # White's error with its correction for the degrees of freedom, in plain matrices.
+  # White's error of type HC3, and Bell and McCaffrey's degrees of freedom, in plain matrices.
   y[1] = 6.0
   design = np.stack([np.ones(5), np.log(x[:5])], axis=1)
   coefficients, *_ = np.linalg.lstsq(design, np.log(y[:5]), rcond=None)
   left, inverse = np.log(y[:5]) - design @ coefficients, np.linalg.inv(design.T @ design)
-  variance = 5 / 3 * inverse @ design.T @ np.diag(left**2) @ design @ inverse
+  maker = np.eye(5) - design @ inverse @ design.T
+  rows = inverse @ design.T
+  variance = np.square(rows[1] * left / np.diag(maker)).sum()
+  form = maker * rows[1] / np.sqrt(np.diag(maker))
+  eigenvalues = np.linalg.eigvalsh(form.T @ form)
+  freedom = eigenvalues.sum() ** 2 / (eigenvalues**2).sum()
   interval = power_law_fit(x, y).slope_interval
-  np.testing.assert_allclose(
-    np.diff(interval), 2 * stats.norm.ppf(0.975) * np.sqrt(variance[1, 1]), rtol=1e-8
-  )
+  half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+  np.testing.assert_allclose(np.diff(interval), 2 * half, rtol=1e-8)
   y[1] = 4.0
   masked = power_law_fit(x, y, where=np.arange(8) < 4)
   assert masked.num_points == 4

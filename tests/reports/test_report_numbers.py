@@ -5,12 +5,12 @@ import json
 import jax
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 from sklearn import metrics
 
 import jaxreg
 from jaxreg.reports._numbers import around, mean, ranked, resamples, share
-from jaxreg.reports._statistics import bootstrapped
+from jaxreg.reports._statistics import bootstrapped, over_resamples
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 4, 300)
@@ -172,17 +172,30 @@ BY_EXAMPLE = {
 }
 
 
+def students_t(drawn):
+  """Finds the ends by Student's t of the logarithms of a positive statistic, from its value and resamples."""
+  half = stats.t.ppf(0.975, 299) * np.log(drawn[1:]).std(ddof=1)
+  return drawn[0] * np.exp(-half), drawn[0] * np.exp(half)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", BY_EXAMPLE)
-def test_intervals_of_statistics_are_those_of_scipy(name):
-  """Each resample is made in NumPy; numbers that cannot be negative end at 0."""
+def test_resamples_of_statistics_are_those_of_numpy(name):
+  """Each resample is made in NumPy; without ties, AURC and R2 have the intervals of their logarithms."""
   given = (OUTPUTS, TARGETS) if name in ("rmse", "mae", "r2") else (LOG_PROBS, LABELS)
-  of_rows = lambda rows: BY_EXAMPLE[name](given[0][rows], given[1][rows])
-  options = {"method": "basic", "n_resamples": 1000, "vectorized": False, "rng": 1}
-  want = stats.bootstrap((np.arange(300),), of_rows, **options).confidence_interval
-  got = bootstrapped(*given, (), resamples(0, 300))[name]
-  low = max(want.low, 0)
-  assert (got.low, got.high) == pytest.approx((low, want.high), abs=0.25 * (want.high - low))
+  weights = resamples(0, 300, 200)
+  drawn = over_resamples(*given, (), weights)[name]
+  rows = [np.arange(300), *(np.repeat(np.arange(300), each.astype(int)) for each in weights)]
+  want = np.array([BY_EXAMPLE[name](given[0][row], given[1][row]) for row in rows])
+  # A repeated example is in one bin of equal counts, and answered or not as one: the risk has fewer steps.
+  rtol, atol = {"adaptive_ece": (0, 0.03), "aurc": (0.01, 0)}.get(name, (1e-3, 1e-4))
+  np.testing.assert_allclose(drawn, want, rtol=rtol, atol=atol)
+  got = bootstrapped(*given, (), weights)[name]
+  if name == "aurc":
+    assert (got.low, got.high) == pytest.approx(students_t(drawn), rel=1e-6)
+  if name == "r2":
+    low, high = students_t(1 - want)
+    assert (got.low, got.high) == pytest.approx((1 - high, 1 - low), rel=1e-3)
 
 
 @pytest.mark.thorough
@@ -208,24 +221,45 @@ def test_predicted_quantiles(tmp_path):
   assert found["conformal_width"] == pytest.approx((high - low).mean() + 2 * margin, rel=1e-5)
 
 
-@pytest.mark.thorough
-def test_bootstrap_intervals_are_those_of_scipy():
-  weights = resamples(0, 300, 4000)
+def test_intervals_of_means_are_studentised():
+  """Efron and Tibshirani, 1993, section 12.5, in plain NumPy."""
   losses = -np.log(PROBS[np.arange(300), LABELS])
-  want = stats.bootstrap((losses,), np.mean, method="basic", n_resamples=4000, rng=1).confidence_interval
-  drawn = bootstrapped(LOG_PROBS, LABELS, (), weights)["nll"]
-  for got in (mean("", losses, weights), drawn):
-    assert (got.low, got.high) == pytest.approx(want, abs=0.1 * (want.high - want.low))
+  weights = resamples(0, 300, 400)
+  samples = [losses[np.repeat(np.arange(300), each.astype(int))] for each in weights]
+  ratios = [(each.mean() - losses.mean()) / stats.sem(each) for each in samples]
+  low, high = losses.mean() - stats.sem(losses) * np.quantile(ratios, [0.975, 0.025])
+  for got in (mean("", losses, weights), bootstrapped(LOG_PROBS, LABELS, (), weights)["nll"]):
+    assert (got.low, got.high) == pytest.approx((low, high), rel=1e-4)
+  assert mean("", np.ones(300), weights).low is None
+  infinite = mean("", np.append(losses[1:], np.inf), weights)
+  assert (infinite.value, infinite.low, infinite.high) == (np.inf, None, None)
 
 
-@pytest.mark.thorough
-def test_interval_of_the_auroc_is_delongs():
+def test_interval_of_the_auroc_is_that_of_brunner_and_munzel():
   usual, other = RNG.integers(0, 9, 40).astype(float), RNG.integers(3, 12, 25).astype(float)
   found = ranked("", usual, other)
   pairs = (other[None] > usual[:, None]) + 0.5 * (other[None] == usual[:, None])
-  variance = pairs.mean(1).var(ddof=1) / 40 + pairs.mean(0).var(ddof=1) / 25
+  parts = np.array([pairs.mean(1).var(ddof=1) / 40, pairs.mean(0).var(ddof=1) / 25])
   assert found.value == pytest.approx(pairs.mean())
-  assert found.value - found.low == pytest.approx(stats.norm.ppf(0.975) * np.sqrt(variance), rel=1e-5)
+  # The degrees of freedom follow from SciPy's p-value of the hypothesis that the area is 1/2.
+  freedom = parts.sum() ** 2 / (parts**2 / [39, 24]).sum()
+  t = (found.value - 0.5) / np.sqrt(parts.sum())
+  assert stats.brunnermunzel(usual, other).pvalue == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-6)
+  half = stats.t.ppf(0.975, freedom) * np.sqrt(parts.sum()) / (found.value * (1 - found.value))
+  low, high = special.expit(special.logit(found.value) + np.array([-half, half]))
+  assert found.low <= low + 1e-9
+  assert found.high >= high - 1e-9
+
+
+def test_an_area_of_all_scores_in_order_has_newcombes_interval():
+  found = ranked("", np.zeros(20), np.ones(10))
+
+  def score(area):
+    spread = 14 * ((1 - area) / (2 - area) + area / (1 + area))
+    return (1 - area) / np.sqrt(area * (1 - area) * (1 + spread) / 200) - stats.norm.ppf(0.975)
+
+  assert found.low == pytest.approx(optimize.brentq(score, 0.1, 1 - 1e-9), rel=1e-5)
+  assert (found.value, found.high) == (1, 1)
 
 
 def test_a_share_of_nothing_wrong_has_a_width():

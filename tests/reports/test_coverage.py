@@ -1,0 +1,155 @@
+"""How often the 95 % intervals of a card hold the truth: simulations of fixed seeds."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxreg._intervals import interval, wilson
+from jaxreg.reports._compare import _difference
+from jaxreg.reports._curvature import half_of
+from jaxreg.reports._numbers import mean, passing, ranked, resamples, share
+from jaxreg.reports._statistics import bootstrapped, over_resamples
+
+RUNS = 400
+LEAST = 0.95 - 3 * np.sqrt(0.95 * 0.05 / RUNS)  # three standard errors of a simulation below the promise
+
+
+def covered(make, truth, runs=RUNS, seed=0):
+  """Counts how often `make(generator)` holds the truth, as a share."""
+  rng = np.random.default_rng(seed)
+  numbers = [make(rng) for _ in range(runs)]
+  return np.mean([number.low - 1e-9 <= truth <= number.high + 1e-9 for number in numbers])
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 20])
+def test_the_mean_of_runs(size):
+  def hit(rng):
+    middle, half = interval(rng.normal(size=size))
+    return abs(middle) <= half
+
+  rng = np.random.default_rng(0)
+  assert np.mean([hit(rng) for _ in range(RUNS)]) >= LEAST
+
+
+@pytest.mark.parametrize("size", [20, 100, 1000])
+def test_shares_in_the_mean_over_the_truth(size):
+  """Wilson's interval keeps its promise in the mean over the truths; for a single one it oscillates."""
+  rng = np.random.default_rng(0)
+  truths = rng.random(20 * RUNS)
+  low, high = wilson(rng.binomial(size, truths), np.full(len(truths), size))
+  assert ((low <= truths) & (truths <= high)).mean() == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("size", [50, 300])
+def test_shares_of_images_at_five_strengths(size):
+  chance = lambda rng: rng.beta(0.2, 2, size)[:, None]
+  make = lambda rng: share("", (rng.random((size, 5)) < chance(rng)).mean(axis=1))
+  assert covered(make, 0.2 / 2.2) >= LEAST
+
+
+@pytest.mark.parametrize("size", [50, 300])
+@pytest.mark.parametrize(
+  ("draw", "truth"),
+  [
+    (lambda rng, size: rng.exponential(size=size), 1.0),
+    (lambda rng, size: np.square(rng.normal(size=size)), 1.0),
+    (lambda rng, size: 1 + rng.poisson(0.3, size), 1.3),
+    (lambda rng, size: rng.normal(size=size), 0.0),
+  ],
+  ids=["exponential", "squares", "counts", "normal"],
+)
+def test_means(size, draw, truth):
+  weights = resamples(0, size, 400)
+  assert covered(lambda rng: mean("", draw(rng, size), weights), truth) >= LEAST
+
+
+@pytest.mark.parametrize(("usual", "other"), [(300, 10), (50, 50), (300, 300), (100, 4)])
+@pytest.mark.parametrize(("shift", "scale"), [(0, 1), (1, 2), (2.476, 1), (3.3, 1)])
+def test_areas_under_the_curve(usual, other, shift, scale):
+  truth = stats.norm.cdf(shift / np.sqrt(1 + scale**2))
+  make = lambda rng: ranked("", rng.normal(size=usual), shift + scale * rng.normal(size=other))
+  few = 0.03 if other < 5 else 0  # four scores do not show their scale
+  assert covered(make, truth) >= LEAST - few
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("shift", [0.0, 1.0, 2.0, 4.0])
+def test_what_passes_a_threshold(shift):
+  truth = stats.norm.cdf(stats.norm.ppf(0.95) - shift)
+  make = lambda rng: passing("", rng.normal(size=300), shift + rng.normal(size=300), 0)
+  assert covered(make, truth) >= LEAST
+
+
+def predictions(rng, size, temperature):
+  logits = 2 * rng.normal(size=(size, 4))
+  labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+  scaled = logits * temperature
+  return np.float32(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))), labels
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [100, 300])
+@pytest.mark.parametrize("temperature", [1.0, 1.2, 1.5, 3.0])
+def test_statistics_of_classes(size, temperature):
+  """The truth is that of 400000 examples; a calibrated model has no calibration error."""
+  whole = predictions(np.random.default_rng(1), 400_000, temperature)
+  truths = over_resamples(*whole, (), np.ones((1, 400_000), np.float32))
+  weights, rng, runs = resamples(0, size, 200), np.random.default_rng(0), 100
+  hits = {name: 0 for name in truths}
+  for _ in range(runs):
+    for name, number in bootstrapped(*predictions(rng, size, temperature), (), weights).items():
+      truth = 0.0 if temperature == 1 and "ece" in name else truths[name][0]
+      hits[name] += number.low - 1e-6 <= truth <= number.high + 1e-6
+  least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
+  assert {name: number / runs for name, number in hits.items() if number / runs < least} == {}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("scale", [0.1, 0.5, 2.0])
+def test_statistics_of_numbers(scale):
+  """Of normal targets and errors: R2 is 1 - scale^2."""
+  weights, rng, runs = resamples(0, 100, 200), np.random.default_rng(0), 200
+  truths = {"rmse": scale, "mae": scale * np.sqrt(2 / np.pi), "r2": 1 - scale**2}
+  hits = {name: 0 for name in truths}
+  for _ in range(runs):
+    targets = rng.normal(size=100)
+    outputs = targets + scale * rng.normal(size=100)
+    for name, number in bootstrapped(outputs[:, None], targets, (), weights).items():
+      hits[name] += number.low <= truths[name] <= number.high
+  least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
+  assert {name: number / runs for name, number in hits.items() if number / runs < least} == {}
+
+
+def test_the_trace_of_few_probes():
+  """Hutchinson's estimate of a matrix of ones, which no probe has exactly."""
+  rng, hits = np.random.default_rng(0), []
+  for _ in range(RUNS):
+    probes = rng.choice([-1.0, 1.0], (8, 30)) @ np.linalg.cholesky(np.eye(30) + 0.1)
+    samples = np.square(probes).sum(axis=1)
+    half = half_of(8, samples.std(ddof=1) / np.sqrt(8))
+    hits.append(abs(samples.mean() - 33) <= half)
+  assert np.mean(hits) >= LEAST
+
+
+@pytest.mark.parametrize(("first", "other"), [(1, 2), (1, 5), (5, 1), (2, 2), (5, 5)])
+@pytest.mark.parametrize("scatter", [0.0, 0.3])
+def test_models_that_differ_by_chance(first, other, scatter):
+  """Seeds scatter around one mean: at most 5 per cent of the differences are called real."""
+  weights, rng = resamples(0, 100, 200), np.random.default_rng(0)
+
+  def side(number, base):
+    values = base + scatter * rng.normal(size=(number, 1)) + 0.5 * rng.normal(size=(number, 100))
+    return [np.append(each.mean(), weights @ each / 100) for each in values]
+
+  entries = []
+  for _ in range(RUNS):
+    base = rng.normal(size=100)
+    entries.append(_difference(side(first, base), side(other, base), 100))
+  assert np.mean([each["p"] < 0.05 for each in entries]) <= 1 - LEAST
+  assert np.mean([each["low"] <= 0 <= each["high"] for each in entries]) >= LEAST
+
+
+def test_infinite_values_are_not_tested():
+  number = _difference([np.full(9, np.inf)], [np.full(9, np.inf)], 8)
+  assert np.isnan([number["p"], number["low"], number["high"]]).all()
+  assert not number["real"]
