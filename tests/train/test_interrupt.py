@@ -10,7 +10,7 @@ import pytest
 import runs
 from jax.experimental import multihost_utils
 
-from jaxreg.train.run.interrupt import SIGNALS, Interrupt
+from jaxreg.train.run.interrupt import SIGNALS, Interrupt, Interrupted
 
 
 @pytest.fixture
@@ -77,6 +77,17 @@ def test_each_signal_stops_the_run(number):
     assert interrupt.requested()
     assert interrupt.received == number
   assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+@pytest.mark.parametrize("later", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_the_first_of_several_signals_counts(first, later):
+  """SLURM sends USR1, and TERM as the time ends; a job that is cancelled is not requeued by a later USR1."""
+  with Interrupt() as interrupt:
+    signal.raise_signal(first)
+    signal.raise_signal(later)
+  stopped = Interrupted(interrupt.received, 7)
+  assert (stopped.signal, stopped.status) == (first, 128 + first)
 
 
 def test_nohup_keeps_its_meaning():

@@ -84,7 +84,7 @@ class Interrupt:
   def _handle(self, number: int, frame: FrameType | None) -> None:
     if self.received is not None and number == signal.SIGINT:
       self.again(number, frame)
-    self.received = number
+    self.received = self.received or number
     if jax.process_count() > 1:
       os.kill(os.getpid(), signal.SIGTERM)
 
