@@ -42,7 +42,11 @@ def main() -> None:
   keep_freed_memory()  # before the first import of JAX
   try:
     import jax
-
+  except ValueError as error:  # of an environment variable, such as JAX_NUM_CPU_DEVICES
+    sys.exit(f"{program()}: error: {first_line(error)}")
+  except ModuleNotFoundError as error:
+    sys.exit(f"{program()}: error: {needs('the trainer', error)}")
+  try:
     from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
 
     importlib.import_module("jaxreg.train.cli")  # also what `run` will need
@@ -106,7 +110,7 @@ def run(argv: list[str]) -> int:
     return stop.status
   except Exception as error:
     message = processes.lost(error) or _message(error)
-    if message is None and jax.process_count() == 1:
+    if message is None and not jax.distributed.is_initialized():
       raise
     if message is None:
       traceback.print_exc()

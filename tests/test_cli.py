@@ -243,8 +243,32 @@ def test_a_platform_that_is_not_there(refuses, monkeypatch, error, reason):
     raise error
 
   monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-  monkeypatch.setattr(jax, "local_devices", missing)
+  for name in ("local_devices", "process_count", "process_index"):
+    monkeypatch.setattr(jax, name, missing)
   refuses([], f"JAX_PLATFORMS=cuda: no device can be used ({reason})")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+  "setting",
+  ["JAX_PLATFORMS=cuda", "JAX_PLATFORMS=cudda", "JAX_NUM_CPU_DEVICES=0", "JAX_NUM_CPU_DEVICES=two"],
+)
+def test_jax_cannot_be_set_up_as_the_environment_says(setting, tmp_path):
+  name, _, value = setting.partition("=")
+  process = subprocess.run(
+    [sys.executable, ROOT / "run.py", "--workdir", tmp_path / "run"],
+    cwd=tmp_path,
+    env={**os.environ, name: value},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  said = process.stderr.partition("starting")[0]
+  assert process.returncode == 1
+  assert len(said.splitlines()) == 1, said
+  assert said.startswith("run.py: error: ")
+  assert name.lower() in said.lower()
+  assert value in said
 
 
 def test_a_work_directory_that_is_no_text(refuses):

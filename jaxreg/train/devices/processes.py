@@ -1,5 +1,6 @@
 """Several processes that train one model: how they start together and exchange values of the host."""
 
+import contextlib
 import json
 import os
 import re
@@ -97,15 +98,15 @@ def check_platform() -> None:
   try:
     jax.local_devices()
   except (RuntimeError, AssertionError) as error:  # without a message, if the platform is not installed
-    platforms = os.environ.get("JAX_PLATFORMS")
-    where = f"JAX_PLATFORMS={platforms}" if platforms else "JAX"
+    names = ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES")
+    where = ", ".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
     reason = one_line(error) if str(error) else "it is not installed"
-    raise RunError(f"{where}: no device can be used ({reason})") from error
+    raise RunError(f"{where or 'JAX'}: no device can be used ({reason})") from error
 
 
 def lost(error: BaseException) -> str | None:
   """Describes an error that the loss of another process caused; None for any other error."""
-  if jax.process_count() == 1 or not LOST.search(str(error)):
+  if not jax.distributed.is_initialized() or not LOST.search(str(error)):
     return None
   return f"another process is gone; the same commands continue from the last checkpoint ({first_line(error)})"
 
@@ -114,8 +115,9 @@ def end(status: int) -> None:
   """Ends this process if it is one of several: JAX's own shutdown would wait for those that may be gone."""
   if jax.distributed.is_initialized():
     sys.stdout.flush()
-    if is_first():
-      time.sleep(GRACE)
+    with contextlib.suppress(RuntimeError):  # no device can be used, and no process knows its number
+      if is_first():
+        time.sleep(GRACE)
     os._exit(status)
 
 
