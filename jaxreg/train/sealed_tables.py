@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 Json = str | float | None | list["Json"] | dict[str, "Json"]
@@ -17,16 +18,32 @@ def digest(value: object) -> str:
   return hashlib.sha256(json.dumps(json.loads(json.dumps(value)), sort_keys=True).encode()).hexdigest()
 
 
-def sealed(table: Mapping[str, object]) -> Table:
-  """Returns the table with a checksum of itself as its last field; the result stays plain JSON."""
-  return {**table, SEAL: digest(table)[:DIGITS]}
+def _checksum(table: Mapping[str, object], run: str) -> str:
+  return digest([table, run] if run else table)[:DIGITS]
 
 
-def parse_table(text: str | bytes, *, required: bool = False) -> Table:
+def sealed(table: Mapping[str, object], run: str = "") -> Table:
+  """Returns the table with a checksum as its last field; the result stays plain JSON.
+
+  The checksum of a table that belongs to a `run` covers the token of this run, too.
+  """
+  return {**table, SEAL: _checksum(table, run)}
+
+
+def run_token(workdir: Path) -> str:
+  """Returns the token of the run in a work directory, or "", which the seals of the run's files cover."""
+  file = workdir / "config.json"
+  try:
+    return str(parse_table(file.read_bytes()).get("run", "")) if file.is_file() else ""
+  except (OSError, ValueError):
+    return ""
+
+
+def parse_table(text: str | bytes, *, run: str = "", required: bool = False) -> Table:
   """Reads a table and removes its checksum, which may be missing unless it is `required`.
 
   Raises:
-    ValueError: for text that is not a table, or that does not match its checksum.
+    ValueError: for text that is not a table, or whose checksum does not fit the table and its `run`.
   """
   try:
     table = json.loads(text)
@@ -36,8 +53,8 @@ def parse_table(text: str | bytes, *, required: bool = False) -> Table:
   if not isinstance(table, dict):
     raise ValueError("it is not a table")
   seal = table.pop(SEAL, None)
-  if (required or seal is not None) and seal != digest(table)[:DIGITS]:
-    raise ValueError("it does not match its own checksum")
+  if (required or seal is not None) and seal != _checksum(table, run):
+    raise ValueError(f"it does not match its own checksum{' and this run' if run else ''}")
   return table
 
 

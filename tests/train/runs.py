@@ -30,7 +30,7 @@ from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records
-from jaxreg.train.sealed_tables import parse_table
+from jaxreg.train.sealed_tables import parse_table, run_token, sealed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -209,7 +209,18 @@ def records(workdir):
 
 def table(file):
   """A JSON file of a run, without its checksum."""
-  return parse_table(file.read_bytes())
+  return parse_table(file.read_bytes(), run=token(file))
+
+
+def reseal(file, table):
+  """Writes another table into a file of a run, with the right checksum."""
+  file.write_text(json.dumps(sealed(table, token(file))))
+
+
+def token(file):
+  """The token that the checksum of a run's file covers; `config.json` holds it itself."""
+  workdir = file.parent.parent if file.parent.name == "manifests" else file.parent
+  return "" if file.name == "config.json" else run_token(workdir)
 
 
 def snapshot(folder):

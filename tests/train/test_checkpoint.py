@@ -17,8 +17,10 @@ from jax.sharding import SingleDeviceSharding
 from jaxreg import _atomic_files, train
 from jaxreg._atomic_files import write_json
 from jaxreg.train.run import checkpoint
+from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints
-from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.run.manifest import good_steps, pick_step
+from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step.state import TrainState
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
@@ -93,6 +95,58 @@ def test_damage_of_any_file_is_noticed_and_the_one_before_is_used(saved_pair, tm
   if damage != "deleted":
     assert "checkpoint 20 is damaged" in checkpoint_warnings(caught)[0]
     assert (workdir / "damaged_checkpoints" / "20").is_dir()
+
+
+def step_folder(folder, name="20"):
+  return folder / "checkpoints" / name
+
+
+LOST = {
+  "its manifest": lambda folder: (folder / "manifests" / "20.json").unlink(),
+  "a file": lambda folder: (step_folder(folder) / "_CHECKPOINT_METADATA").unlink(),
+  "the checkpoint": lambda folder: shutil.rmtree(step_folder(folder)),
+  "a bit": lambda folder: runs.flip(step_folder(folder) / "_CHECKPOINT_METADATA"),
+  "its name": lambda folder: step_folder(folder).rename(step_folder(folder, "20.old")),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("which", ["latest", "best"])
+def test_an_older_checkpoint_is_not_picked_without_a_word(pair, lost, which):
+  with warnings.catch_warnings(action="error"):
+    assert pick_step(pair, which, "val/error") == 20
+  LOST[lost](pair)
+  with pytest.warns(UserWarning, match=r"the checkpoint of step 20 cannot be used \(.*\); step 10 is used$"):
+    assert pick_step(pair, which, "val/error") == 10
+
+
+def test_nothing_is_said_of_a_lost_checkpoint_that_would_not_be_picked(pair):
+  with open_checkpoints(pair, keep=3) as saved:
+    saved.save(30, make_state(30), {**METRICS, "val/error": 0.0625})
+  for step in ("10", "20"):
+    runs.flip(step_folder(pair, step) / "_CHECKPOINT_METADATA")
+  with warnings.catch_warnings(action="error"):
+    assert [pick_step(pair, which, "val/error") for which in ("best", "latest", 30)] == [30, 30, 30]
+
+
+def test_a_swapped_checkpoint_or_table_of_another_seed_is_not_taken(finished_run, finished_copy, tmp_path):
+  """Each file alone, and the checkpoint with its manifest; a run's own files are taken in another place."""
+  train.train(runs.make_config({"seed": 1}), tmp_path / "other")
+  evaluation = runs.make_config({"job": "evaluate"})
+  assert train.evaluate(evaluation, finished_copy)["step"] == STEPS
+  for name in ("results.json", "reliability.json", "data.json", "environment.json"):
+    workdir = shutil.copytree(finished_run, tmp_path / name)
+    shutil.copy(tmp_path / "other" / name, workdir)
+    with pytest.raises(train.RunError, match=f"{name} is damaged .*and this run"):
+      workdirs.read(workdir, name)
+  shutil.copy(tmp_path / "other" / "metrics.jsonl", finished_copy)
+  assert read_records(finished_copy) == []
+  for name in (f"checkpoints/{STEPS}", f"manifests/{STEPS}.json"):
+    there, source = finished_copy / name, tmp_path / "other" / name
+    shutil.rmtree(there) if there.is_dir() else there.unlink()
+    shutil.copytree(source, there) if source.is_dir() else shutil.copy(source, there)
+  with pytest.warns(UserWarning, match=f"step {STEPS} cannot be used .*and this run"):
+    assert train.evaluate(evaluation, finished_copy)["step"] == 20
 
 
 def add(where):
@@ -342,10 +396,14 @@ def test_load_and_evaluate_pass_over_a_damaged_checkpoint(finished_run, finished
   before = train.load(finished_run)(images)
   damage_latest(finished_copy)
   snapshot = runs.snapshot(finished_copy)
-  after = train.load(finished_copy)(images)
+  with pytest.warns(UserWarning, match="step 24 cannot be used .*does not match .*; step 20 is used"):
+    predict = train.load(finished_copy)
+  assert predict.step == 20
+  after = predict(images)
   assert not np.array_equal(before, after)
   config = runs.make_config({"job": "evaluate"})
-  assert train.evaluate(config, finished_copy)["step"] == 20
+  with pytest.warns(UserWarning, match="step 24 cannot be used .*does not match .*; step 20 is used"):
+    assert train.evaluate(config, finished_copy)["step"] == 20
   assert runs.snapshot(finished_copy) == snapshot
 
 

@@ -4,19 +4,25 @@ import contextlib
 import faulthandler
 import gzip
 import os
+import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import runs
 
 from jaxreg._atomic_files import replaced, write_json
-from jaxreg.train.data import bounded_files
-from jaxreg.train.errors import RunError, printable
+from jaxreg.train.config.choices import flatten
+from jaxreg.train.data import bounded_files, sources
+from jaxreg.train.errors import NothingToSave, RunError, printable
 from jaxreg.train.finished.load import load
+from jaxreg.train.jobs.compare import compare
+from jaxreg.train.run.folder_name import default_workdir
 from jaxreg.train.run.health import Watchdog
-from jaxreg.train.run.lock import locked
+from jaxreg.train.run.lock import check_there, locked
 from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.run.workdir import claim
 from jaxreg.train.user_paths import local_path
 
 
@@ -62,6 +68,64 @@ def test_what_lies_in_the_place_of_a_file_is_not_waited_for_and_not_followed(tmp
   assert not (tmp_path / "b.json.partial").exists()
   assert good_steps(tmp_path) == {}
   assert (tmp_path / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["lr[0.1]", "a\\b", "a*b", "what?"])
+def test_a_path_that_orbax_reads_in_its_own_way_is_refused(tmp_path, name, monkeypatch):
+  """No checkpoint there could be read again; the name may be one of a folder above."""
+  fields, data = flatten(runs.make_config()), sources.digits().describe()
+  (tmp_path / name).mkdir()
+  monkeypatch.chdir(tmp_path / name)
+  for workdir in (tmp_path / name, tmp_path / name / "run", Path("run")):
+    with pytest.raises(RunError, match=r"^--workdir: Orbax reads .* give a path without \* \? \[ \\$"):
+      claim(workdir, fields, data, 24)
+  with pytest.raises(RunError, match=r"^--workdir: Orbax reads .*"):
+    compare(runs.make_config({"job": "compare"}), tmp_path / name)
+  assert not list((tmp_path / name).iterdir())
+  assert not set(default_workdir(f"{name}.py", {}).name) & set("[\\*?")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["lr[0.1]", "a*b", "what?", "{a},b #'$%20"])
+def test_a_run_that_was_moved_to_such_a_path_can_be_read(finished_run, tmp_path, name):
+  shutil.copytree(finished_run, tmp_path / name)
+  images = np.zeros((1, 8, 8, 1), np.uint8)
+  np.testing.assert_array_equal(load(tmp_path / name)(images), load(finished_run)(images))
+
+
+def copied(lock):
+  shutil.copy(lock, lock.with_name("copy"))
+  lock.with_name("copy").rename(lock)
+
+
+def linked(lock):
+  lock.rename(lock.with_name("moved"))
+  lock.symlink_to(lock.with_name("moved"))
+
+
+def replaced_by(make):
+  return lambda lock: (lock.unlink(), make(lock))
+
+
+REPLACED = {
+  "removed": Path.unlink,
+  "copied": copied,
+  "linked": linked,
+  "a pipe": replaced_by(os.mkfifo),
+  "a folder": replaced_by(os.mkdir),
+  "other bytes": lambda lock: lock.write_bytes(b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED)
+def test_a_run_notices_that_its_lock_was_replaced(tmp_path, replace):
+  """A second run could lock the new file, while the first one holds the old one."""
+  (tmp_path / "config.json").write_text("{}")
+  with locked(tmp_path) as token:
+    check_there(tmp_path, token)
+    replace(tmp_path / "lock")
+    with pytest.raises(NothingToSave, match=r"^--workdir: .*lock was removed or replaced under this run"):
+      check_there(tmp_path, token)
 
 
 @pytest.mark.parametrize(

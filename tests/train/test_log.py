@@ -55,6 +55,7 @@ def test_what_a_run_leaves_behind(finished_copy, asked_figures):
   assert len(environment["devices"]) == 8
   config = runs.table(finished_copy / "config.json")
   assert config["model.MLP.widths"] == [8]
+  assert len(config.pop("run")) == 32
   assert config == json.loads(json.dumps({"format": FORMAT, **flatten(runs.make_config())}))
 
 

@@ -12,7 +12,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train.config.choices import flatten
-from jaxreg.train.data import sources
+from jaxreg.train.data import batches, sources
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, evaluation, loop, manifest
@@ -53,10 +53,10 @@ def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch
 def test_told_while_it_waits_for_a_save_it_makes_no_step_more(tmp_path, monkeypatch):
   write_manifest, written = checkpoint.write_manifest, []
 
-  def told(workdir, step, metrics):
+  def told(workdir, step, *rest):
     written.append(step)
     os.kill(os.getpid(), signal.SIGTERM)
-    write_manifest(workdir, step, metrics)
+    write_manifest(workdir, step, *rest)
 
   monkeypatch.setattr(checkpoint, "write_manifest", told)
   step = runs.STEPS_PER_EPOCH
@@ -141,21 +141,59 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
   assert results[0] == results[1]
 
 
-@pytest.mark.slow
-def test_records_of_longer_intervals_begin_anew_only_where_the_run_stopped(tmp_path, monkeypatch):
-  config = runs.make_config({"log_every": 3, "epochs": 2})
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+  ("fields", "stops"),
+  [
+    ({}, (5,)),
+    ({}, (1, 2, 6, 7)),
+    ({"replicas": 2}, (4,)),
+    ({"data.name": "diabetes", "method.name": "gaussian_nll", "data.subset.num_train": 128}, (5,)),
+  ],
+  ids=["within a record", "four times", "replicas", "numbers"],
+)
+def test_a_record_that_a_stop_interrupts_is_the_mean_over_all_its_steps(tmp_path, monkeypatch, fields, stops):
+  every = runs.make_config({"epochs": 2, **fields})
+  config = runs.make_config({"log_every": 3, "epochs": 2, **fields})
   train.train(config, tmp_path / "whole")
-  undo = runs.interrupt_at(monkeypatch, 5)
-  with pytest.raises(train.Interrupted):
-    train.train(config, tmp_path / "stopped")
-  undo()
+  for stop in stops:
+    undo = runs.interrupt_at(monkeypatch, stop)
+    with pytest.raises(train.Interrupted):
+      train.train(config, tmp_path / "stopped")
+    undo()
   train.train(config, tmp_path / "stopped")
-  ours, theirs = runs.records(tmp_path / "stopped"), runs.records(tmp_path / "whole")
-  steps = [(record["step"], "train/loss" in record) for record in theirs]
-  assert [(record["step"], "train/loss" in record) for record in ours] == steps
-  assert (6, True) in steps
-  differing = [step for (step, _), one, other in zip(steps, ours, theirs) if one != other]
-  assert differing == [6]  # steps 4 to 6, of which the one that stopped had seen 4 and 5
+  records = runs.records(tmp_path / "stopped")
+  assert records == runs.records(tmp_path / "whole")
+  # The oracle: a run that records each step.
+  train.train(every, tmp_path / "every")
+  losses = {r["step"]: r["train/loss"] for r in runs.records(tmp_path / "every") if "train/loss" in r}
+  means = {r["step"]: r["train/loss"] for r in records if "train/loss" in r}
+  assert means.keys() == {3, 6, 8}
+  for step, mean in means.items():
+    steps = range(step - (step - 1) % 3, step + 1)
+    np.testing.assert_allclose(mean, np.mean([losses[each] for each in steps]), rtol=1e-6)
+
+
+@pytest.mark.thorough
+def test_a_record_goes_on_after_a_fault_and_in_a_longer_run(tmp_path, monkeypatch):
+  """The last record of the shorter run, of step 8, is none of the longer run."""
+  longer = runs.make_config({"log_every": 3, "epochs": 3})
+  train.train(longer, tmp_path / "whole")
+  config, original = runs.make_config({"log_every": 3, "epochs": 2}), batches.batch_indices
+
+  def batch_indices(seed, index, **options):
+    if index == 4:
+      raise OSError("the disk is gone")
+    return original(seed, index, **options)
+
+  monkeypatch.setattr(batches, "batch_indices", batch_indices)
+  with pytest.raises(OSError, match="the disk is gone"):
+    train.train(config, tmp_path / "run")
+  monkeypatch.setattr(batches, "batch_indices", original)
+  train.train(config, tmp_path / "run")
+  assert [r["step"] for r in runs.records(tmp_path / "run") if "train/loss" in r] == [3, 6, 8]
+  train.train(longer, tmp_path / "run")
+  assert runs.records(tmp_path / "run") == runs.records(tmp_path / "whole")
 
 
 @pytest.mark.thorough

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -26,7 +25,6 @@ from jaxreg.train.data.subsets import Subset, flip_labels, hide_labels, subset
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.finished.inputs import cropped
-from jaxreg.train.sealed_tables import sealed
 
 
 def triangle(length, low, high, size):
@@ -572,7 +570,7 @@ def test_a_loaded_run_takes_images_of_any_size(trained, folder, tmp_path):
 def test_a_loaded_run_names_classes(trained, folder):
   workdir, data = trained
   file = workdir / "data.json"
-  file.write_text(json.dumps(sealed({**runs.table(file), "class_names": ["cat", "dog"]})))
+  runs.reseal(file, {**runs.table(file), "class_names": ["cat", "dog"]})
   predict = train.load(workdir)
   inputs = np.asarray(data.val.inputs)
   best = np.asarray(predict(inputs)).argmax(-1)

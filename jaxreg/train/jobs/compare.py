@@ -25,6 +25,7 @@ from jaxreg.train.jobs.train import figure_title, train
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.folder_name import short_hash
 from jaxreg.train.run.log import progress
+from jaxreg.train.run.manifest import check_path
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged, chosen_metric, few_runs, shown
@@ -39,6 +40,7 @@ def compare(config: Config, workdir: Path) -> Table:
   seeds. A mistake in the rows or the grid raises a RunError before anything is trained; see also `train`.
   """
   processes.everywhere(lambda: workdirs.check_folder(workdir))
+  check_path(workdir)
   rows = compared_rows(config)
   _check_rows(config, rows)
   searched = {row.label: row.grid if len(row.grid) > 1 else [] for row in rows}

@@ -24,7 +24,7 @@ from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.run.lock import check_shared, check_there
 from jaxreg.train.run.log import open_log, say
 from jaxreg.train.run.loop import Run, train_steps
-from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.run.manifest import good_steps, saved_sums
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.user_modules import short
@@ -66,7 +66,7 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
     )
     if "results" in claimed:
       return claimed["results"]
-    processes.everywhere(lambda: check_shared(workdir, claimed["token"]))
+    processes.everywhere(lambda: check_shared(workdir, claimed["lock"]))
     run = make_run(config, dataset, program, replicas)
     place = Place(workdir, fields, max(good_steps(workdir), default=0), say)
     track = held.enter_context(Trackers(trackers, place))
@@ -85,8 +85,8 @@ def _train(
   part: str,
   track: Trackers,
 ) -> Table:
-  program, there = run.program, functools.partial(check_there, workdir, claimed["token"])
-  keeps = {"keep": config.checkpoint.keep, "best": config.checkpoint.best}
+  program, there = run.program, functools.partial(check_there, workdir, claimed["lock"])
+  keeps = {"keep": config.checkpoint.keep, "best": config.checkpoint.best, "run": claimed["run"]}
   with (
     run.interrupt,
     Checkpoints(workdir, **keeps, check_there=there) as saved,
@@ -94,7 +94,9 @@ def _train(
   ):
     step = saved.latest or 0
     states = restored_states(run, workdir, step) if step else initial_states(run, pretrained)
-    shown = {"eval_every": run.every.evaluate, "part": part, "check_there": there, "track": track}
+    sums = processes.first(lambda: saved_sums(workdir, step)) if step else None
+    shown = {"every": run.every.log, "eval_every": run.every.evaluate, "part": part}
+    shown |= {"run": claimed["run"], "check_there": there, "track": track}
     with (
       make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
       open_log(workdir, start=step, program=program, **shown) as log,
@@ -108,7 +110,7 @@ def _train(
         log.say(f"{what}: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
       if pretrained and config.pretrained.file and "head" not in pretrained["params"]:
         log.say(f"pretrained.file: {config.pretrained.file} has no head that fits these classes; it is new")
-      step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
+      step, states, val = train_steps(run, step, states, sums, feed, saved, log, watchdog)
       from jaxreg.train.run.results import final_metrics, write_results  # matplotlib takes a second
 
       evaluated = final_metrics(run, states, val)
@@ -120,7 +122,9 @@ def _train(
       log.write(step, {name: value for name, value in values.items() if "test/" in name})
   there()
   # Without these files, nothing can read the checkpoints.
-  describe = functools.partial(workdirs.describe, workdir, flatten(config), dataset.describe())
+  describe = functools.partial(
+    workdirs.describe, workdir, flatten(config), dataset.describe(), claimed["run"]
+  )
   try:
     gone = processes.first(lambda: describe(missing_only=True))
   except OSError as error:
@@ -128,7 +132,8 @@ def _train(
   if gone:
     log.say(f"warning: {', '.join(gone)} had been removed under this run, and is written again")
   title = figure_title(config)
-  return write_results(run, workdir, step, states, dataset.test.labels, values, bins, title)
+  labels = dataset.test.labels
+  return write_results(run, workdir, step, states, labels, values, bins, title, claimed["run"])
 
 
 def figure_title(config: Config) -> str:

@@ -16,7 +16,8 @@ from jaxreg.train.devices.processes import T, first, is_first
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.devices.sharding import Layout
 from jaxreg.train.errors import NothingToSave, RunError, first_line, one_line
-from jaxreg.train.run.manifest import clean, folders, good_steps, write_manifest
+from jaxreg.train.run.manifest import check_path, clean, folders, good_steps, write_manifest
+from jaxreg.train.sealed_tables import Json
 from jaxreg.train.step.metrics import Values, averaged, chosen_metric
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
@@ -33,10 +34,21 @@ class Checkpoints:
   writes the manifest. The last step saved is `latest`, or None; `measured` says whether it has metrics.
   """
 
-  def __init__(self, workdir: Path, *, keep: int, best: str, check_there: Callable[[], None] = lambda: None):
-    """`check_there` raises if the work directory no longer belongs to this run."""
-    self._workdir, self._root, self._check_there = workdir, folders(workdir)[0], check_there
-    first(lambda: clean(workdir))
+  def __init__(
+    self,
+    workdir: Path,
+    *,
+    keep: int,
+    best: str,
+    run: str = "",
+    check_there: Callable[[], None] = lambda: None,
+  ):
+    """Opens the checkpoints of the run with the token `run`.
+
+    `check_there` raises if the work directory no longer belongs to this run.
+    """
+    self._workdir, self._root, self._run, self._check_there = workdir, folders(workdir)[0], run, check_there
+    first(lambda: clean(workdir, run))
     policies = ocp.training.preservation_policies
     by_best = policies.BestN(
       get_metric_fn=lambda metrics: metrics.get(chosen_metric(best, metrics), math.inf),
@@ -80,8 +92,11 @@ class Checkpoints:
       if not at_once:
         self._clear_away()
 
-  def save(self, step: int, state: TrainState, of_replicas: Values | None) -> None:
-    """Starts saving `state`, which may be donated afterwards, unless this step is saved with its metrics."""
+  def save(self, step: int, state: TrainState, of_replicas: Values | None, sums: Json = None) -> None:
+    """Starts saving `state`, which may be donated afterwards, unless this step is saved with its metrics.
+
+    `sums` belong to the training record that the checkpoint interrupts; `saved_sums` reads them.
+    """
     metrics = None if of_replicas is None else averaged(of_replicas)
     again = step == self.latest
     if again and (self.measured or metrics is None):
@@ -106,7 +121,7 @@ class Checkpoints:
       finally:
         self._check_there()
       if is_first():
-        write_manifest(self._workdir, step, metrics)
+        write_manifest(self._workdir, step, metrics, sums, self._run)
 
     self._saving = self._thread.submit(finish)
 
@@ -145,6 +160,7 @@ class Checkpoints:
 def restore(workdir: Path, step: int, like: TrainState) -> TrainState:
   """Restores the state of a step, with the structure, shapes, dtypes and shardings of `like`."""
   folder = folders(workdir)[0] / str(step)
+  check_path(workdir, "\\")
   try:
     return ocp.load_checkpointables(folder, {"state": like})["state"]
   except Exception as error:

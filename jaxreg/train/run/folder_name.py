@@ -38,7 +38,7 @@ def _named(config_path: str, overrides: Options, free: frozenset[str]) -> Path:
 
 def _one_folder(name: str) -> str:
   """Makes `name` the name of one folder; a hash tells apart names with replaced characters."""
-  safe = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)[:150]
+  safe = "".join(c if c.isprintable() and c not in "/\\*?[" else "_" for c in name)[:150]
   if safe != name or not safe.strip("."):
     safe += f"-{short_hash(name)}"
   return safe

@@ -27,8 +27,6 @@ SHOWN = (
 class Log:
   """Writes the records of a run; a context manager.
 
-  The first training record after a resume is the mean over the steps since the resume.
-
   On a terminal, a run takes less than a screen: a bar, and a line for the first evaluation in each tenth of
   the run. A run that is `part` of a longer job has only a bar of this name, which disappears at the end.
   Elsewhere each step of a record has one line, also if it is evaluated.
@@ -41,18 +39,22 @@ class Log:
     start: int,
     total: int,
     steps_per_epoch: int,
+    every: int = 1,
     eval_every: int = 0,
     part: str = "",
+    run: str = "",
     check_there: Callable[[], None] = lambda: None,
     track: Callable[[int, dict[str, float]], None] = lambda step, values: None,
   ):
-    """Opens the log of a run of `total` steps.
+    """Opens the log of a run of `total` steps, with a training record at each multiple of `every`.
 
-    `track` takes the records, too. `check_there` raises if the folder no longer belongs to this run.
+    `track` takes the records, too. `run` is the token of the run. `check_there` raises if the folder no
+    longer belongs to this run.
     """
     self._track = track
     self._bar, self._part, self._tenth = None, part, start * 10 // total
-    self._file = MetricsFile(workdir, start=start, say=self.say, check_there=check_there)
+    length = {"start": start, "total": total, "every": every}
+    self._file = MetricsFile(workdir, **length, run=run, say=self.say, check_there=check_there)
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._eval_every = eval_every or total

@@ -17,6 +17,7 @@ from jaxreg.train.run.health import CollapseGuard, Watchdog, check_finite, large
 from jaxreg.train.run.interrupt import Interrupt, Interrupted
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
+from jaxreg.train.sealed_tables import Json
 from jaxreg.train.step.metrics import Sums, chosen_metric, summarize
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States
@@ -43,14 +44,26 @@ class Run:
 
 
 def train_steps(
-  run: Run, step: int, states: States, feed: Feed, saved: Checkpoints, log: Log | Silent, watchdog: Watchdog
+  run: Run,
+  step: int,
+  states: States,
+  unrecorded: Json,
+  feed: Feed,
+  saved: Checkpoints,
+  log: Log | Silent,
+  watchdog: Watchdog,
 ) -> tuple[int, States, dict[str, np.ndarray] | None]:
-  """Trains to the last step or early stopping; returns the step, its states and its validation metrics."""
+  """Trains to the last step or early stopping; returns the step, its states and its validation metrics.
+
+  `states` are of `step`, and so are the sums of the steps that no record has yet, `unrecorded`.
+  """
   every, num_steps = run.every, run.program.num_steps
   dispatch = _make_dispatch(run, feed)
   clock = SaveClock(every.save_minutes, step)
   guard = run.guard(log.say)
-  recorder = Recorder(log, every=every.log, examples=run.batch_size * len(run.seeds), guard=guard)
+  recorder = Recorder(
+    log, every=every.log, examples=run.batch_size * len(run.seeds), guard=guard, sums=unrecorded
+  )
   early_stopping = run.program.extras.evaluated and run.replicas.make_update(run.program.extras.evaluated)
   over = early_stopping is not None and _all_stopped(states)
   val = None
@@ -74,7 +87,8 @@ def train_steps(
 
       recorder.flush()
       check_finite(step, largest_parts(states))
-      if last:
+      unrecorded = recorder.sums()
+      if last and steps:
         recorder.write(step)
       values = None  # the metrics of this step, if it is evaluated
       if evaluates:
@@ -93,7 +107,7 @@ def train_steps(
           over = _all_stopped(states)
       if saves or over or stop:
         watchdog.alive()
-        saved.save(step, run.replicas.pack(states), values)
+        saved.save(step, run.replicas.pack(states), values, unrecorded)
         clock.saved(step)
         if run.wait:
           saved.wait()
@@ -106,22 +120,24 @@ def train_steps(
   except (Interrupted, NothingToSave):
     raise
   except Exception:
-    _rescue(run, step, states, saved)
+    _rescue(run, step, states, recorder, saved)
     raise
   if over and step < num_steps:
     log.say(f"stopped early at step {step}: {chosen_metric(run.best, val or {})} has not improved")
   return step, states, val
 
 
-def _rescue(run: Run, step: int, states: States, saved: Checkpoints) -> None:
+def _rescue(run: Run, step: int, states: States, recorder: Recorder, saved: Checkpoints) -> None:
   """Saves the states after an exception in the loop, if they are whole; one of several processes cannot."""
   alive = not any(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   if not step or not alive or jax.process_count() > 1:
     return
   with contextlib.suppress(Exception):  # The loop's own error is the one to report.
+    recorder.flush()
     check_finite(step, largest_parts(states))
-    saved.save(step, run.replicas.pack(states), None)
-    saved.wait()
+    if recorder.step == step:  # otherwise a record could not be written; the last checkpoint makes it again
+      saved.save(step, run.replicas.pack(states), None, recorder.sums())
+      saved.wait()
 
 
 def _make_dispatch(run: Run, feed: Feed) -> Callable[[States, range], tuple[States, PyTree]]:

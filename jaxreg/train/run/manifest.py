@@ -1,19 +1,21 @@
 """Manifests: each one shows that a checkpoint is complete, with the SHA-256 of every file.
 
 Orbax restores a flipped bit without an error. So each committed step gets `<step>.json` in the folder
-`manifests`, with the digests and the metrics of the step. A checkpoint that does not match is not used.
+`manifests`: the digests, the metrics of the step, and the sums of the training record that it interrupts. A
+checkpoint that does not match, or that belongs to another run, is not used.
 """
 
 import hashlib
+import math
 import re
 import shutil
 import warnings
 from pathlib import Path
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 from jaxreg._atomic_files import sync_all, write_json
 from jaxreg.train.errors import ArgumentError
-from jaxreg.train.sealed_tables import Table, digest, parse_table, sealed
+from jaxreg.train.sealed_tables import Json, Table, parse_table, run_token, sealed
 from jaxreg.train.step.metrics import chosen_metric
 
 
@@ -23,16 +25,35 @@ def folders(workdir: Path) -> tuple[Path, Path]:
   return workdir / "checkpoints", workdir / "manifests"
 
 
+def check_path(workdir: Path, characters: str = "*?[\\") -> None:
+  """Checks that no character of the path makes Orbax write or read another folder.
+
+  Orbax looks for the parts of a checkpoint by a glob of its whole path; TensorStore takes a backslash for a
+  slash.
+  """
+  path = str(workdir.absolute())
+  if wrong := [character for character in characters if character in path]:
+    raise ArgumentError(
+      "--workdir",
+      f"Orbax reads {' and '.join(wrong)} in {path} in its own way, and no checkpoint could be read again; "
+      f"give a path without {' '.join(characters)}",
+    )
+
+
 def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
   """Returns the steps with good checkpoints and their metrics; it only reads, so a training may go on."""
-  root, manifests = folders(workdir)
-  inspected = {int(folder.name): _inspect(folder, manifests) for folder in _step_folders(root)}
-  return {step: metrics for step, (fault, metrics) in inspected.items() if fault is None}
+  return {step: seen.metrics for step, seen in _inspected(workdir).items() if seen.fault is None}
+
+
+def saved_sums(workdir: Path, step: int) -> Json:
+  """Returns the sums that were saved with a good checkpoint."""
+  return _read_manifest(folders(workdir)[1] / f"{step}.json", run_token(workdir))["sums"]
 
 
 def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
   """Returns the step of the `latest` good checkpoint, of the `best` one by a metric, or a step itself."""
-  steps = good_steps(workdir)
+  inspected = _inspected(workdir)
+  steps = {step: seen.metrics for step, seen in inspected.items() if seen.fault is None}
   if isinstance(checkpoint, SupportsIndex) and not isinstance(checkpoint, bool):
     checkpoint = int(checkpoint)
     if checkpoint not in steps:
@@ -45,7 +66,11 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     chosen = {step: each.get(chosen_metric(metric, each)) for step, each in values.items()}
     measured = {step: value for step, value in chosen.items() if value is not None}
     if measured:
-      return min(measured, key=lambda step: (measured[step], -step))  # the later of equals
+      best = min(measured, key=lambda step: (measured[step], -step))  # the later of equals
+      name, most = chosen_metric(metric, steps[best] or {}), measured[best]
+      lost = [step for step, seen in inspected.items() if seen.fault and seen.at_most(name, most)]
+      _warn_of(workdir, inspected, lost, best)
+      return best
     if steps:
       problem = f"{workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
       raise ArgumentError("checkpoint", problem)
@@ -53,33 +78,50 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     raise ArgumentError("checkpoint", f"must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:
     raise ArgumentError("workdir", f"{workdir} has no good checkpoint; train first, or give another")
-  return max(steps)
+  latest = max(steps)
+  _warn_of(workdir, inspected, [step for step in inspected if step > latest], latest)
+  return latest
 
 
-def seal(workdir: Path, step: int) -> str:
-  """Returns the digest of a good checkpoint with its metrics, which identifies the training."""
-  return digest(_read_manifest(folders(workdir)[1] / f"{step}.json"))
+def _warn_of(workdir: Path, inspected: "dict[int, _Inspected]", lost: list[int], used: int) -> None:
+  """Warns of the steps `lost`, which would or might have been picked."""
+  if lost:
+    step = max(lost)
+    others = f", and {len(lost) - 1} more," if len(lost) > 1 else ""
+    fault = inspected[step].fault
+    warnings.warn(
+      f"{workdir}: the checkpoint of step {step}{others} cannot be used ({fault}); step {used} is used",
+      stacklevel=4,
+    )
 
 
-def write_manifest(workdir: Path, step: int, metrics: dict[str, float] | None) -> None:
-  """Writes the manifest of a checkpoint on disk, and removes the manifests of deleted checkpoints."""
+def write_manifest(
+  workdir: Path, step: int, metrics: dict[str, float] | None, sums: Json = None, run: str = ""
+) -> None:
+  """Writes the manifest of a checkpoint on disk, and removes the manifests of deleted checkpoints.
+
+  `sums` are JSON that a run which continues gets back; `run` is the token of the run.
+  """
   root, manifests = folders(workdir)
   folder = root / str(step)
   sync_all(folder)
   digests = {str(file.relative_to(folder)): _sha256(file) for file in _files(folder)}
   # Sealed, so that a flipped bit in the manifest cannot pass for a better metric.
-  write_json(manifests / f"{step}.json", sealed({"files": digests, "metrics": metrics}))
+  write_json(manifests / f"{step}.json", sealed({"files": digests, "metrics": metrics, "sums": sums}, run))
   for manifest in manifests.glob("*.json"):
     if not (root / manifest.stem).is_dir():
       manifest.unlink()
 
 
-def clean(workdir: Path) -> None:
-  """Removes checkpoints that a kill left half saved or deleted; sets damaged ones aside with a warning."""
+def clean(workdir: Path, run: str) -> None:
+  """Removes checkpoints that a kill left half saved or deleted; sets damaged ones aside with a warning.
+
+  Checkpoints of another `run` are damaged ones.
+  """
   (root, manifests), set_aside = folders(workdir), workdir / "damaged_checkpoints"
-  inspected = [(folder, *_inspect(folder, manifests)) for folder in _step_folders(root)]
-  newest_good = max((int(folder.name) for folder, fault, _ in inspected if fault is None), default=None)
-  for folder, fault, _ in inspected:
+  faults = {folder: _inspect(folder, manifests, run).fault for folder in _step_folders(root)}
+  newest_good = max((int(folder.name) for folder, fault in faults.items() if fault is None), default=None)
+  for folder, fault in faults.items():
     if fault is None:
       continue
     # A kill leaves the newest checkpoint without manifest, or an older one half deleted; neither is a loss.
@@ -95,32 +137,59 @@ def clean(workdir: Path) -> None:
     warnings.warn(f"checkpoint {folder.name} is damaged ({fault}); moved to {target}, not used", stacklevel=3)
 
 
+STEP = "0|[1-9][0-9]*"  # the name of a checkpoint
 NO_MANIFEST, FILES_MISSING = "it has no manifest", "files of it are missing"
 
 
-def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float] | None]:
-  """Returns the fault of a checkpoint, None for a good one, and the metrics saved with it."""
+class _Inspected(NamedTuple):
+  """The fault of a checkpoint, None for a good one; and its manifest, None where it cannot be read."""
+
+  fault: str | None
+  manifest: Table | None = None
+
+  @property
+  def metrics(self) -> dict[str, float] | None:
+    """The metrics saved with the checkpoint, None if it was not measured."""
+    return None if self.manifest is None else self.manifest["metrics"]
+
+  def at_most(self, metric: str, value: float) -> bool:
+    """Whether a metric may have been at most this value."""
+    return self.manifest is None or (self.metrics or {}).get(metric, math.inf) <= value
+
+
+def _inspected(workdir: Path) -> dict[int, _Inspected]:
+  """Inspects the checkpoint of each step that has one, or that has a manifest."""
+  root, manifests = folders(workdir)
+  run, names = run_token(workdir), {folder.name for folder in _step_folders(root)}
+  names |= {file.stem for file in manifests.glob("*.json") if re.fullmatch(STEP, file.stem)}
+  return {int(name): _inspect(root / name, manifests, run) for name in names}
+
+
+def _inspect(folder: Path, manifests: Path, run: str) -> _Inspected:
+  """Returns what is wrong with a checkpoint, if anything."""
+  manifest = None
   try:
-    manifest = _read_manifest(manifests / f"{folder.name}.json")
+    manifest = _read_manifest(manifests / f"{folder.name}.json", run)
     expected = manifest["files"]
     files = {str(file.relative_to(folder)): file for file in _files(folder)}
     if expected.keys() - files.keys():
-      return FILES_MISSING, None
+      return _Inspected(FILES_MISSING, manifest)
     if files.keys() - expected.keys():
-      return "it has files that were not saved", None
+      return _Inspected("it has files that were not saved", manifest)
     wrong = [name for name, file in files.items() if _sha256(file) != expected[name]]
-  except FileNotFoundError as error:
-    return (NO_MANIFEST if str(error.filename).endswith(".json") else FILES_MISSING), None
+  except FileNotFoundError:
+    return _Inspected(NO_MANIFEST if manifest is None else FILES_MISSING, manifest)
   except (OSError, ValueError) as error:
-    return f"its manifest cannot be read: {error}", None
-  return (f"{wrong[0]} does not match its checksum" if wrong else None), manifest["metrics"]
+    what = "its manifest" if manifest is None else "it"
+    return _Inspected(f"{what} cannot be read: {error}", manifest)
+  return _Inspected(f"{wrong[0]} does not match its checksum" if wrong else None, manifest)
 
 
-def _read_manifest(file: Path) -> Table:
+def _read_manifest(file: Path, run: str) -> Table:
   """Reads a manifest; raises ValueError if the file is damaged or is not one."""
   if file.exists() and not file.is_file():
     raise ValueError("it is not a file")  # a pipe would be waited for
-  manifest = parse_table(file.read_bytes(), required=True)
+  manifest = parse_table(file.read_bytes(), run=run, required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
   metrics = {} if metrics is None else metrics
   tables = isinstance(files, dict) and isinstance(metrics, dict)
@@ -132,7 +201,7 @@ def _read_manifest(file: Path) -> Table:
 def _step_folders(root: Path) -> list[Path]:
   if not root.is_dir():
     return []
-  steps = (folder for folder in root.iterdir() if re.fullmatch("0|[1-9][0-9]*", folder.name))
+  steps = (folder for folder in root.iterdir() if re.fullmatch(STEP, folder.name))
   return sorted((folder for folder in steps if folder.is_dir()), key=lambda folder: -int(folder.name))
 
 

@@ -8,26 +8,40 @@ from typing import TextIO
 
 from jaxreg._atomic_files import no_link_or_pipe, write_text
 from jaxreg.train.errors import RunError
-from jaxreg.train.sealed_tables import Table, parse_table, sealed
+from jaxreg.train.sealed_tables import Table, parse_table, run_token, sealed
 
 
 class MetricsFile:
   """Appends records to `workdir/metrics.jsonl`.
 
   Records after the step `start`, at which the run begins or continues, are dropped, so that none is there
-  twice. `check_there` raises if the work directory no longer belongs to this run.
+  twice. So are the last records of a shorter run: its test record, and a training record between two
+  multiples of `every` steps. `run` is the token of the run; `check_there` raises if the work directory no
+  longer belongs to this run.
   """
 
   def __init__(
-    self, workdir: Path, *, start: int, say: Callable[[str], None], check_there: Callable[[], None]
+    self,
+    workdir: Path,
+    *,
+    start: int,
+    total: int,
+    every: int,
+    run: str,
+    say: Callable[[str], None],
+    check_there: Callable[[], None],
   ):
     self._file, self._say, self._check_there, self._last = workdir / "metrics.jsonl", say, check_there, start
-    # A run that continues will write its own test record, so the old one is dropped.
-    lines = _read_lines(workdir)
-    tests = lambda record: any(name.startswith("test/") for name in record)
-    kept = [r for r in lines if r is not None and r["step"] <= start and not tests(r)]
+    self._run = run
+
+    def is_kept(record: Table) -> bool:
+      splits = {name.partition("/")[0] for name in record}
+      shorter = "train" in splits and record["step"] % every != 0 and start < total
+      return record["step"] <= start and "test" not in splits and not shorter
+
+    lines = _read_lines(workdir, run) if start else []
     try:
-      write_text(self._file, "".join(_line(record) for record in kept))
+      write_text(self._file, "".join(_line(r, run) for r in lines if r is not None and is_kept(r)))
     except OSError as error:
       raise RunError(
         f"{self._file}: cannot be written ({error.strerror}); the checkpoints are kept"
@@ -42,7 +56,7 @@ class MetricsFile:
     """Writes one record."""
     try:
       self._open_removed()
-      self._stream.write(_line({"step": step, "epoch": epoch, **values}))
+      self._stream.write(_line({"step": step, "epoch": epoch, **values}, self._run))
     except OSError as error:
       raise RunError(f"{self._file}: cannot be written ({error}); the last checkpoint is kept") from error
     self._last = step
@@ -62,14 +76,14 @@ class MetricsFile:
 
 def read_records(workdir: Path) -> list[Table]:
   """Reads the records of `metrics.jsonl`, without damaged lines, such as a last one that a kill cut."""
-  return [record for record in _read_lines(workdir) if record is not None]
+  return [record for record in _read_lines(workdir, run_token(workdir)) if record is not None]
 
 
-def _read_lines(workdir: Path) -> list[Table | None]:
-  """Reads the record of each line; None for a damaged line."""
+def _read_lines(workdir: Path, run: str) -> list[Table | None]:
+  """Reads the record of each line; None for a damaged line, or one of another run."""
   file = workdir / "metrics.jsonl"
   lines = file.read_bytes().splitlines() if file.is_file() else []
-  return [_parse(line) for line in lines]
+  return [_parse(line, run) for line in lines]
 
 
 def _is_still(stream: TextIO, file: Path) -> bool:
@@ -80,13 +94,13 @@ def _is_still(stream: TextIO, file: Path) -> bool:
     return False
 
 
-def _line(record: Table) -> str:
-  return json.dumps(sealed(record)) + "\n"
+def _line(record: Table, run: str) -> str:
+  return json.dumps(sealed(record, run)) + "\n"
 
 
-def _parse(line: bytes) -> Table | None:
+def _parse(line: bytes, run: str) -> Table | None:
   try:
-    record = parse_table(line)
+    record = parse_table(line, run=run)
   except ValueError:
     return None
   is_step = lambda value: type(value) is int and abs(value) < 2**63  # NumPy holds no larger one

@@ -1,12 +1,15 @@
 """Reads the metrics of each dispatch one dispatch late, so that the device never waits for the host."""
 
 import time
+from typing import Any
 
 import jax
+import numpy as np
 
 from jaxreg.calibration import merge
 from jaxreg.train.run.health import CollapseGuard, check_finite
 from jaxreg.train.run.log import Log, Silent
+from jaxreg.train.sealed_tables import Json
 from jaxreg.train.step.metrics import Values, summarize, to_host
 from jaxreg.typing import PyTree
 
@@ -18,11 +21,21 @@ class Recorder:
   hang several simulated devices.
   """
 
-  def __init__(self, log: Log | Silent, *, every: int, examples: int, guard: CollapseGuard | None = None):
+  def __init__(
+    self,
+    log: Log | Silent,
+    *,
+    every: int,
+    examples: int,
+    guard: CollapseGuard | None = None,
+    sums: Any = None,
+  ):
+    """Continues the record whose `sums` were saved with a checkpoint, if any."""
     self._log, self._every, self._examples, self._guard = log, every, examples, guard
     self._pending: tuple[range, PyTree] | None = None
-    self._total: PyTree = None
-    self._recorded = 0  # steps in the total
+    # The sums of the steps since the last record, and the number of these steps.
+    self._total, self._recorded = (None, 0) if sums is None else (_to_arrays(sums["sums"]), sums["steps"])
+    self.step: int | None = None  # the last one that is in the total, and in its record if one was due
     # The time when the last steps were done; unknown at first, so that the speed leaves out compilation.
     self._since: float | None = None
     self._steps, self._seconds = 0, 0.0
@@ -31,6 +44,12 @@ class Recorder:
     """Takes the metrics of the steps just dispatched, and reads the metrics of the previous dispatch."""
     self.flush()
     self._pending = (steps, metrics)
+
+  def sums(self) -> Json:
+    """The sums since the last record, without pending metrics, as JSON for a checkpoint."""
+    if self._total is None:
+      return None
+    return {"steps": self._recorded, "sums": jax.tree.map(np.ndarray.tolist, self._total)}
 
   def restart_timing(self) -> None:
     """Restarts the timing of steps: the time since the last step was not spent on training."""
@@ -57,6 +76,7 @@ class Recorder:
       self._log.step()
       if step % self._every == 0:
         self.write(step)
+      self.step = step
 
   def show(self, step: int) -> None:
     """Shows the means since the last record, without a record: an evaluation follows."""
@@ -77,3 +97,8 @@ class Recorder:
     if self._guard is not None:
       self._guard.observe(self._recorded, of_replicas)
     self._total, self._recorded, self._steps, self._seconds = None, 0, 0, 0.0
+
+
+def _to_arrays(sums: dict[str, list[list[float]]]) -> PyTree:
+  """Makes the pairs of sum and count, `[replicas]` each, of JSON; its numbers are exact."""
+  return {name: tuple(np.asarray(part, np.float64) for part in pair) for name, pair in sums.items()}

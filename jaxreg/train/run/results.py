@@ -47,11 +47,12 @@ def write_results(
   values: dict[str, np.ndarray],
   bins: Bins | None,
   title: str,
+  token: str,
 ) -> Table:
   """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
   The figures show the first replica, or the first ensemble, on the test split with these `labels`. Metrics in
-  `values` are `[replicas]` each; `bins` come from `final_metrics`.
+  `values` are `[replicas]` each; `bins` come from `final_metrics`; `token` is the run's.
   """
   program, seeds = run.program, run.seeds
   outputs: dict[str, np.ndarray] = {}
@@ -69,9 +70,9 @@ def write_results(
     save_figures(workdir, name, seeds, program.terms, bins, outputs, labels, program.target)
     if bins is not None:
       reliability = {name: np.asarray(sums).tolist() for name, sums in bins._asdict().items()}
-      write_json(workdir / "reliability.json", sealed(reliability))
+      write_json(workdir / "reliability.json", sealed(reliability, token))
     # Written last, because a run with results counts as finished.
-    write_json(workdir / "results.json", sealed(results))
+    write_json(workdir / "results.json", sealed(results, token))
 
   try:
     processes.first(write)

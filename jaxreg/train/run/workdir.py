@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +27,8 @@ from jaxreg.train.errors import ArgumentError, RunError, one_line, printable, sh
 from jaxreg.train.run.folder_name import TRAINS
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.log import progress
-from jaxreg.train.run.manifest import good_steps
-from jaxreg.train.sealed_tables import Table, parse_table, sealed
+from jaxreg.train.run.manifest import check_path, good_steps
+from jaxreg.train.sealed_tables import Table, parse_table, run_token, sealed
 
 SHOWN = 8  # differences in a message
 # The folders that jobs make in a work directory.
@@ -35,7 +36,7 @@ FOLDERS = (
   *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept"),
   *("report", "rows", "search", "tensorboard"),
 )
-FORMAT = 5  # of a work directory; a change that an older or newer version cannot read gets the next number
+FORMAT = 6  # of a work directory; a change that an older or newer version cannot read gets the next number
 
 
 def check_folder(workdir: Path) -> None:
@@ -57,8 +58,9 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
 
   Returns a remark if the run continues with another length or wrapping, or in another environment.
   """
+  check_path(workdir)
   check_folder(workdir)
-  remark, begun = None, (workdir / "config.json").is_file()
+  remark, begun, run = None, (workdir / "config.json").is_file(), secrets.token_hex(16)
   if begun and not _is_untouched(workdir):
     changed = check_same(workdir, fields, data)
     if not changed:
@@ -66,7 +68,7 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
     latest = max(good_steps(workdir), default=0)
     if latest > num_steps:
       raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
-    other = changed.keys() == {"parallel"}
+    other, run = changed.keys() == {"parallel"}, run_token(workdir)
     if other and (workdir / "results.json").is_file():
       raise RunError(f"--workdir: {workdir} belongs to a finished run: {_show(changed)}; give another")
     remark = f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"
@@ -78,7 +80,7 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
     # The lock protects the files of a run at work here, which may not have saved a checkpoint yet.
     with locked(workdir):
       (workdir / "results.json").unlink(missing_ok=True)
-      describe(workdir, fields, data)
+      describe(workdir, fields, data, run)
   except OSError as error:
     raise RunError(f"--workdir: {workdir} cannot be written ({error}); give another") from error
   return remark
@@ -93,7 +95,10 @@ def claim_and_lock(
   *,
   part: str = "",
 ) -> Table:
-  """Claims `workdir` and locks it until `held` ends; `results` of a finished run, or `remark` and `token`."""
+  """Claims `workdir` and locks it until `held` ends.
+
+  Returns the `results` of a finished run, or a `remark`, the `run`'s token and the `lock`'s.
+  """
   remark = claim(workdir, fields, data, num_steps)
   if (workdir / "results.json").is_file():
     results = read(workdir, "results.json")
@@ -101,22 +106,27 @@ def claim_and_lock(
     say = progress if part else functools.partial(print, file=sys.stderr)
     say(f"nothing left to do: {printable(str(workdir))} has its results; {again}")
     return {"results": results}
-  token = held.enter_context(locked(workdir))
+  lock = held.enter_context(locked(workdir))
   if check_same(workdir, fields, data):  # another run claimed it before it was locked
     raise RunError(f"--workdir: another run has begun in {workdir}; give another")
-  return {"remark": remark, "token": token}
+  return {"remark": remark, "run": run_token(workdir), "lock": lock}
 
 
-def describe(workdir: Path, fields: Table, data: DataSpec, *, missing_only: bool = False) -> list[str]:
-  """Writes the files that say which run this is; the last one marks the folder. Returns their names."""
+def describe(
+  workdir: Path, fields: Table, data: DataSpec, run: str, *, missing_only: bool = False
+) -> list[str]:
+  """Writes the files that say which run this is; the last one marks the folder. Returns their names.
+
+  `run` is the token of the run, which `config.json` holds and the seals of the other files cover.
+  """
   tables = {
     "data.json": data.table(),
     "environment.json": _environment(),
-    "config.json": {"format": FORMAT, **fields},
+    "config.json": {"format": FORMAT, "run": run, **fields},
   }
   written = [name for name in tables if not (missing_only and (workdir / name).exists())]
   for name in written:
-    write_json(workdir / name, sealed(tables[name]))
+    write_json(workdir / name, sealed(tables[name], "" if name == "config.json" else run))
   return written
 
 
@@ -154,7 +164,7 @@ def read(workdir: Path, name: str) -> Table:
       "workdir", f"{workdir} has no {name}: nothing was trained there; train, or give another"
     )
   try:
-    content = parse_table(file.read_bytes())
+    content = parse_table(file.read_bytes(), run="" if name == "config.json" else run_token(workdir))
   except (ValueError, OSError) as error:
     raise ArgumentError("workdir", f"{file} is damaged ({one_line(error)}); {hint}") from error
   if results:
@@ -173,6 +183,8 @@ def read_config(workdir: Path) -> Table:
       f"{workdir} is of another version of jaxreg (format {version}, and this version reads "
       f"{FORMAT}); give another",
     )
+  if not isinstance(fields.pop("run", None), str):
+    raise ArgumentError("workdir", f"{workdir / 'config.json'} is damaged (it has no run); give another")
   try:
     check_types(fields)
   except RunError as error:
