@@ -550,6 +550,28 @@ def test_every_field_has_a_description_and_each_description_a_field():
       assert set(given if isinstance(given, list) else [given]) <= set(names), field
 
 
+@pytest.mark.parametrize(
+  "field",
+  [
+    "method.dropmax.loss.kl_weight",
+    "method.dropmax.loss.entropy_weight",
+    "method.dropmax.loss.auxiliary_weight",
+    "method.dropmax_qp.loss.entropy_weight",
+    "method.huber.loss.delta",
+    "regularizers.learned_dropout.length_scale",
+    "regularizers.gaussian_prior.precision",
+    "optimizer.constraints.prox_l1.weight",
+    "optimizer.sam.rho",
+  ],
+)
+@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
+def test_a_strength_without_sense_is_refused(field, value):
+  config = train.base_config()
+  config.update_from_flattened_dict({field: value})
+  with pytest.raises(train.RunError, match=rf"^{field}: must be .*, got {value}$"):
+    train.check(config)
+
+
 @pytest.mark.thorough
 def test_list_shows_every_config_with_its_variants(run, capsys):
   assert run(["--list"]) == 0

@@ -436,9 +436,16 @@ OPTIONS: dict[str, Field] = {
   "method.multitask.loss.weight": Field(
     help="Weight of each additional task, unless the head learns the weights."
   ),
-  "method.focal.loss.gamma": Field(allowed="[0, 100]"),
+  "method.*.gamma*": Field(allowed="[0, 100]"),
   "method.*.num_* regularizers.*.num_*": Field(allowed="[0, 1e4]"),
-  "method.*.loss.weight": Field(allowed="[0, 1e6]"),
+  # Numbers that have one sense in all groups: strengths, widths and fractions.
+  "method.*weight method.*.temperature regularizers.*.temperature optimizer.*.temperature": Field(
+    allowed="[0, 1e6]"
+  ),
+  "method.*.delta regularizers.*.length_scale": Field(allowed="(0, 1e6]"),
+  "method.*.smoothing average.*.start average.ema.decay regularizers.*.threshold": Field(allowed="[0, 1]"),
+  "optimizer.*weight optimizer.*.rho optimizer.*.eps optimizer.*.eps_root": Field(allowed="[0, 1e6]"),
+  "regularizers.*_prior.* regularizers.*.step_size": Field(allowed="[0, inf)"),
   "method.*.predict.*": Field(scope="prediction"),
   "method.*": Field(allowed="[-1e6, 1e6]"),
   "regularizers.*.weight": Field(help="Factor of the term in the loss.", allowed="[0, inf)"),

@@ -149,7 +149,8 @@ def _make_dispatch(run: Run, feed: Feed) -> Callable[[States, range], tuple[Stat
   def dispatch(states: States, steps: range) -> tuple[States, PyTree]:
     make, place_batch = one if len(steps) == 1 else several
     batch = place_batch(feed(steps))
-    with jax.transfer_guard("disallow"):
+    # Without `jit`, as for debugging, each constant of the step is a transfer of its own.
+    with jax.transfer_guard("allow" if jax.config.jax_disable_jit else "disallow"):  # type: ignore
       return make(states, arrays, batch)
 
   return dispatch
