@@ -41,7 +41,8 @@ def report(config: Config, workdir: Path) -> Table:
       raise RunError(f"report.against: must be another run than {other}")
     runs[other] = restore_config(config, other)
   models = _models([*runs]) if len(runs) > 1 else {}
-  cards = {folder: _cards(each, folder) for folder, each in runs.items()}
+  made = {folder: _cards(each, folder) for folder, each in runs.items()}
+  cards = {folder: folders for folder, (_, folders) in made.items()}
   pages = [card / "report.html" for card in cards[workdir]]
   if models:
     _, *others = models
@@ -56,13 +57,15 @@ def report(config: Config, workdir: Path) -> Table:
     pages.insert(0, out / "report.html")
   sections = json.loads((cards[workdir][0] / "report.json").read_text())["sections"]
   missing = {name: each["reason"] for name, each in sections.items() if each["status"] != "done"}
-  return {"pages": [*map(str, pages)], "sections": len(sections) - len(missing), "missing": missing}
+  number = len(sections) - len(missing)
+  return {"step": made[workdir][0], "pages": [*map(str, pages)], "sections": number, "missing": missing}
 
 
 def lines(results: Table) -> str:
   """Lists the pages of a report, and the sections that it lacks."""
   missing = [f"not on the card: {name}: {reason}" for name, reason in results["missing"].items()]
-  return "\n".join([f"{results['sections']} sections", *missing, *results["pages"]])
+  title = f"checkpoint of step {results['step']}, {results['sections']} sections"
+  return "\n".join([title, *missing, *results["pages"]])
 
 
 def _models(folders: list[Path]) -> dict[str, list[Path]]:
@@ -79,8 +82,8 @@ def _models(folders: list[Path]) -> dict[str, list[Path]]:
   return dict(zip(labels, groups, strict=True))
 
 
-def _cards(config: Config, workdir: Path) -> list[Path]:
-  """Makes the cards of a run, one for each replica; returns their folders."""
+def _cards(config: Config, workdir: Path) -> tuple[int, list[Path]]:
+  """Makes the cards of a run, one for each replica; returns the step of the checkpoint and their folders."""
   workdirs.check_folder(workdir)
   run = restore_states(config, workdir)
   split, val, train = run.dataset.splits()[config.evaluate.split], run.dataset.val, run.dataset.train
@@ -108,7 +111,7 @@ def _cards(config: Config, workdir: Path) -> list[Path]:
       value_range=(0.0, 1.0) if is_integer(str(split.inputs.dtype)) else None,
     )
     folders.append(folder)
-  return folders
+  return run.step, folders
 
 
 def _check(split: Split) -> None:
