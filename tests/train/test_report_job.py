@@ -42,7 +42,8 @@ def test_a_card_has_the_numbers_of_the_evaluation(trained):
   for name in ("nll", "brier", "ece"):
     assert card["calibration"]["numbers"][name]["value"] == pytest.approx(evaluated[f"test/{name}"], rel=1e-4)
   page = str(trained / "run" / "report" / "report.html")
-  assert summary(results, config, trained / "run").splitlines() == [f"checkpoint of step {results['step']}, 2 sections", page]
+  title = f"checkpoint of step {results['step']}, 2 sections"
+  assert summary(results, config, trained / "run").splitlines() == [title, page]
 
 
 @pytest.mark.thorough
