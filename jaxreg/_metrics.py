@@ -56,13 +56,13 @@ METRICS: dict[str, Metric] = {
   "temperature": Metric("temperature", low=0.0),
   "coverage": _share("coverage"),
   "size": Metric("size", low=0.0),
-  "width": Metric("width", low=0.0),
+  "width": Metric("width", ".4g", 0.0),
   "squared_error": Metric("squared error", low=0.0),
   "rmse": Metric("RMSE", ".4g", 0.0),
   "mae": Metric("MAE", ".4g", 0.0),
   "r2": Metric("R2", high=1.0),
   "nlpd": Metric("NLPD"),
-  "pinball": Metric("pinball loss", low=0.0),
+  "pinball": Metric("pinball loss", ".4g", 0.0),
 }
 # The metrics that compare runs on the test split, first for classes, then for numbers.
 COMPARED = ("test/error", "test/nll", "test/ece", "test/rmse", "test/mae", "test/r2")

@@ -77,11 +77,15 @@ def _over_resamples(
 ) -> dict[str, np.ndarray]:
   """Computes the same with the gaps of the bins, `[1 + number, bins]`, for a calibration error."""
   weights = np.concatenate([np.ones_like(weights[:1]), weights])
-  if labels.dtype.kind == "f":
-    statistics = _rows(_numbers, point(predictions, levels), labels, weights)
-  else:
+  if labels.dtype.kind != "f":
     statistics = _rows(_classes, predictions, labels, weights)
-  return {name: np.asarray(x, np.float64) for name, x in statistics.items()}
+    return {name: np.asarray(x, np.float64) for name, x in statistics.items()}
+  # Centred and scaled in float64, because squares of float32 overflow from 1e19 on.
+  labels, outputs = np.asarray(labels, np.float64), np.asarray(point(predictions, levels), np.float64)
+  centre, unit = labels.mean(), np.abs(labels - labels.mean()).max() or 1.0
+  statistics = _rows(_numbers, (outputs - centre) / unit, (labels - centre) / unit, weights)
+  units = {"rmse": unit, "mae": unit, "r2": 1.0}
+  return {name: np.asarray(x, np.float64) * units[name] for name, x in statistics.items()}
 
 
 def bootstrapped(

@@ -14,10 +14,9 @@ from configs.regression_diabetes import get_config
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
-from jaxreg.train.data.dataset import Dataset, Split, known
+from jaxreg.train.data.dataset import Dataset, Split, Standard, known
 from jaxreg.train.finished.loss import whole_batch
 from jaxreg.train.run import manifest
-from jaxreg.train.step.batch import Standard
 from jaxreg.train.step.metrics import summarize
 from jaxreg.train.step.targets import Numbers
 from jaxreg.train.summary import summary
@@ -53,12 +52,14 @@ def test_the_data_are_those_of_scikit_learn():
 
 def stepped(batch, spec=SPEC, **fields):
   """The metrics of the first step, and the head's outputs before it."""
+  batch = {**batch, "labels": Standard(spec.label_mean, spec.label_std).learned(batch["labels"])}
   program = build(runs.make_config({**FIELDS, **fields}), spec)
   state = program.init(0)
   _, sums = jax.jit(program.train_step)(state, batch)
   outputs, _ = program.apply_fn(state.params, {}, jnp.asarray(batch["inputs"]), key=None, train=False)
   float64 = {name: np.asarray(value, np.float64) for name, value in outputs.items()}
-  return {name: float(total) / float(count) for name, (total, count) in sums.items()}, float64
+  values = summarize(jax.tree.map(lambda x: np.asarray(x)[None], sums), "train")
+  return {name.removeprefix("train/"): float(value[0]) for name, value in values.items()}, float64
 
 
 def surprise(name, outputs, y):
@@ -134,10 +135,11 @@ def test_the_metrics_are_those_of_scikit_learn():
   rng = np.random.default_rng(1)
   labels, means = rng.normal(50, 7, (200, 2)), rng.normal(50, 7, (200, 2))
   variances, standard = rng.uniform(20, 60, (200, 2)), Standard((40.0, 60.0), (5.0, 9.0))
-  moments = jnp.stack([jnp.float32(means), jnp.float32(variances)], axis=-1)
+  squares = np.square(standard.stds)
+  moments = jnp.stack([standard.learned(means), jnp.float32(variances / squares)], axis=-1)
   target = Numbers(standard, "moments", alpha=0.2)
-  batch = {"inputs": jnp.zeros((200, 3)), "labels": jnp.float32(labels)}
-  sums = target.metrics(moments, train.step.batch.make_examples(batch, 1.0, standard))
+  batch = {"inputs": jnp.zeros((200, 3)), "labels": standard.learned(labels)}
+  sums = target.metrics(moments, train.step.batch.make_examples(batch, 1.0, numbers=True))
   found = summarize(jax.tree.map(lambda x: np.asarray(x)[None], sums), "test")
   want = {
     "rmse": np.sqrt(metrics.mean_squared_error(labels, means)),
@@ -156,7 +158,7 @@ def test_members_are_one_mixture():
   """The moments of draws from the members."""
   rng = np.random.default_rng(2)
   means, variances = rng.normal(size=3), rng.uniform(0.5, 2, 3)
-  target = Numbers(Standard(0.0, 1.0), "moments")
+  target = Numbers(Standard((0.0,), (1.0,)), "moments")
   mean, variance = target.mean(jnp.stack([jnp.float32(means), jnp.float32(variances)], axis=-1)[:, None])[0]
   draws = rng.normal(means, np.sqrt(variances), (400_000, 3))
   assert mean == pytest.approx(draws.mean(), abs=0.01)
@@ -326,9 +328,12 @@ def test_labels_that_are_not_finite_are_told():
 def test_a_program_for_a_loop_of_ones_own():
   config = runs.make_config({**FIELDS, "data.name": "digits"})
   given = {"input_shape": (10,), "num_classes": 0, "num_examples": 264}
-  program = train.make_program(config, **given, label_mean=(MEAN,), label_std=(STD,))
+  program = train.make_program(config, **given)
   state = program.init(0)
-  batch = {"inputs": np.float32(inputs_of(DATA.train)), "labels": DATA.train.labels}
+  batch = {
+    "inputs": np.float32(inputs_of(DATA.train)),
+    "labels": np.float32((DATA.train.labels - MEAN) / STD),
+  }
   _, sums = jax.jit(program.train_step)(state, batch)
   outputs, _ = program.apply_fn(state.params, {}, batch["inputs"], key=None, train=False)
   want = surprise("squared_error", jax.device_get(outputs), (DATA.train.labels - MEAN) / STD).mean()
@@ -349,3 +354,51 @@ def test_which_labels_are_known(labels):
   where = known(labels)
   np.testing.assert_array_equal(where, ~(np.isnan(labels) if labels.ndim > 1 else labels == -1))
   np.testing.assert_allclose(batch["weights"], where * len(labels) / where.sum())
+
+
+UNITS = {
+  "1": (1.0, 0.0),
+  "1e20": (1e20, 0.0),
+  "1e-20": (1e-20, 0.0),
+  "1e300": (1e300, 0.0),
+  "an offset": (1.0, 2.0**40),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", ["squared_error", "gaussian_nll", "pinball"])
+def test_targets_may_have_any_unit_and_offset(method, tmp_path, light_runs):
+  """The same rows in another unit: the same training, and metrics and predictions in that unit."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(120, 2))
+  y = np.round(2**20 * (x @ [1.0, -2.0] + 0.1 * rng.normal(size=120))) / 2**20
+  measured = {}
+  for name, (unit, offset) in UNITS.items():
+    file, workdir = tmp_path / f"{name}.csv", tmp_path / name
+    file.write_text(
+      "a,b,y\n"
+      + "".join(f"{a!r},{b!r},{c!r}\n" for (a, b), c in zip(x.tolist(), (unit * y + offset).tolist()))
+    )
+    fields = {**FIELDS, "data.name": "csv", "data.csv.path": str(file), "data.csv.label_kind": "numbers"}
+    fields |= {"method.name": method, "epochs": 2, "batch_size": 16}
+    results = train.train(runs.make_config(fields), workdir)
+    evaluated = runs.make_config({**fields, "job": "evaluate", "evaluate.measures": ("conformal",)})
+    results |= train.evaluate(evaluated, workdir)
+    predict = train.load(workdir)
+    labels = predict.dataset.test.labels
+    assert results["test/rmse"] / unit == pytest.approx(
+      np.sqrt(
+        np.mean(
+          ((np.asarray(predict(x)) - (unit * y + offset)) / unit)[np.isin(unit * y + offset, labels)] ** 2
+        )
+      ),
+      rel=1e-4,
+    )
+    in_units = {f"test/{metric}" for metric in ("rmse", "mae", "width", "pinball", "conformal_width")}
+    measured[name] = {
+      metric: value / unit if metric in in_units else value - np.log(unit) * (metric == "test/nlpd")
+      for metric, value in results.items()
+      if metric.startswith("test/")
+    }
+  for other in measured.values():
+    assert other == pytest.approx(measured["1"], rel=2e-4)

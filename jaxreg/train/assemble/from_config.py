@@ -19,7 +19,7 @@ from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import row_of
-from jaxreg.train.data.dataset import DataSpec
+from jaxreg.train.data.dataset import DataSpec, Standard
 from jaxreg.train.entries import Options, parameters
 from jaxreg.train.errors import RunError, field_error, first_line
 from jaxreg.train.methods.method import Method
@@ -27,7 +27,6 @@ from jaxreg.train.modules.adapt import adapt
 from jaxreg.train.modules.functions import Backbone, functions
 from jaxreg.train.modules.linen import linen
 from jaxreg.train.modules.module import PureModule
-from jaxreg.train.step.batch import Standard
 from jaxreg.train.step.forward import make_forward, make_forward_by_chunks
 from jaxreg.train.step.network import Network
 from jaxreg.train.step.optimizer import make_optimizer, step_name
@@ -84,8 +83,6 @@ def make_program(
   scale: float = 1.0,
   class_counts: Sequence[int] = (),
   label_shape: Sequence[int] = (),
-  label_mean: Sequence[float] = (),
-  label_std: Sequence[float] = (),
   teacher: TeacherFn | None = None,
   init_fn: Callable[..., PyTree] | None = None,
   apply_fn: Callable[..., PyTree] | None = None,
@@ -95,13 +92,12 @@ def make_program(
   Args:
     config: from `base_config()`, or from a file in `configs/`.
     input_shape: the shape of one example.
-    num_classes: the number of classes of the labels; 0 for labels that are numbers.
+    num_classes: the number of classes of the labels; 0 for numbers, which your batches hold standardised.
     num_examples: the size of the training set, for schedules that count epochs.
     input_dtype: the dtype of the inputs in a batch.
     scale: the divisor of the inputs, such as 255 for uint8 images.
     class_counts: the number of training examples of each class, for `method.class_weights`.
     label_shape: `[labels]` for several labels an example.
-    label_mean, label_std: of each number, by which labels are standardised; default 0 and 1.
     teacher: `(key, inputs) -> log-probabilities` for `regularizers.distillation`, on inputs divided by
       `scale`; it is traced, and takes the place of the run in `teacher.workdir`.
     init_fn, apply_fn: a backbone of plain functions in place of `model.name`, as `Backbone` takes them:
@@ -130,8 +126,8 @@ def make_program(
     scale=scale,
     class_counts=tuple(class_counts),
     label_shape=tuple(label_shape),
-    label_mean=tuple(label_mean) or (0.0,) * numbers,
-    label_std=tuple(label_std) or (1.0,) * numbers,
+    label_mean=(0.0,) * numbers,
+    label_std=(1.0,) * numbers,
   )
   return build(config, data, teacher=teacher, backbone=backbone)
 
@@ -232,8 +228,7 @@ def _target(config: Config, data: DataSpec, method: Method, options: Options) ->
   """Tells whether the labels are classes or numbers."""
   if not data.has_numbers:
     return CLASSES
-  mean, std = data.label_mean, data.label_std
-  standard = Standard(mean, std) if data.label_shape else Standard(mean[0], std[0])
+  standard = Standard(data.label_mean, data.label_std)
   return Numbers(standard, method.predicts, tuple(options.get("levels", ())), config.evaluate.alpha)
 
 

@@ -45,7 +45,10 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
     seeds=range(config.seed, config.seed + config.replicas),
     batch_size=config.batch_size,
     eval_batch_size=config.eval_batch_size,
-    data={name: make_source(replicas.mesh, split, resident=resident) for name, split in splits.items()},
+    data={
+      name: make_source(replicas.mesh, split, resident=resident, standard=program.target.standard)
+      for name, split in splits.items()
+    },
     order=make_order(config, dataset),
     interrupt=interrupt,
     evaluate=make_evaluate(program, replicas, config.eval_batch_size, stop=interrupt.requested),

@@ -27,7 +27,7 @@ from jaxreg import ensembles
 from jaxreg._extras import install
 from jaxreg._sharding import rows
 from jaxreg.train import keys
-from jaxreg.train.data.dataset import Split
+from jaxreg.train.data.dataset import Split, Standard
 from jaxreg.train.data.images import Images
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.typing import PyTree
@@ -140,6 +140,7 @@ class Source:
 
   split: Split  # the examples on the host
   arrays: dict[str, jax.Array]  # the same examples on the devices, or empty
+  standard: Standard | None = None  # of labels that are numbers, which reach the devices standardised
 
   def __len__(self) -> int:
     return len(self.split)
@@ -153,16 +154,24 @@ class Source:
   def targets(self, indices: np.ndarray | slice = slice(None)) -> dict[str, np.ndarray]:
     """The labels of these examples, and their weights if they have any, as the devices take them."""
     labels = self.split.labels[indices]
-    found = {"labels": labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)}
+    if self.standard is not None:
+      labels = self.standard.learned(labels)
+    targets = {"labels": labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)}
     if self.split.weights is not None:
-      found["weights"] = self.split.weights[indices].astype(np.float32)
-    return found
+      targets["weights"] = self.split.weights[indices].astype(np.float32)
+    return targets
 
 
-def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Source:
-  """The source of a split; if `resident`, the whole split is placed on every device."""
-  arrays = {"inputs": split.inputs, **Source(split, {}).targets()} if resident else {}
-  return Source(split, place(mesh, arrays, P()))
+def make_source(
+  mesh: jax.sharding.Mesh, split: Split, *, resident: bool, standard: Standard | None = None
+) -> Source:
+  """Makes the source of a split; if `resident`, the whole split is placed on every device.
+
+  `standard` standardises labels that are numbers.
+  """
+  source = Source(split, {}, standard)
+  arrays = {"inputs": split.inputs, **source.targets()} if resident else {}
+  return dataclasses.replace(source, arrays=place(mesh, arrays, P()))
 
 
 def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:

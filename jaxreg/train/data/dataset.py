@@ -3,13 +3,16 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxreg.train.data.images import Decoding, Images
 from jaxreg.train.errors import ArgumentError
+
+AnyArray = TypeVar("AnyArray", bound=Any)
 
 LARGEST, SMALLEST = 10.0, 0.1  # of the root mean squares of features that need no remark
 PIXELS = 32  # columns of whole numbers in 0 to 255, from which they count as pixels
@@ -30,13 +33,43 @@ def moments(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return np.cumsum(np.where(known, x, 0), axis=0)[-1] / count
 
   shift = mean_of(flat - first)
-  std = np.sqrt(mean_of(np.square(flat - first - shift)))
+  distances = flat - first - shift
+  # A power of two scales without rounding, so that no square overflows or underflows.
+  exponent = np.frexp(np.where(known, np.abs(distances), 0).max(axis=0))[1]
+  std = np.ldexp(np.sqrt(mean_of(np.square(np.ldexp(distances, -exponent)))), exponent)
   return tuple((first + shift).tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 
-def standardize(values: Any, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+def standardize(values: Any, mean: ArrayLike, std: ArrayLike) -> np.ndarray:
   """`(values - mean) / std` in float64, as float32."""
   return ((np.asarray(values, np.float64) - np.asarray(mean)) / np.asarray(std)).astype(np.float32)
+
+
+class Standard(NamedTuple):
+  """The mean and the standard deviation of the target, or of each of several targets.
+
+  The functions compute in float64 on NumPy arrays `[batch]` or `[batch, targets]`, in any unit of the data.
+  """
+
+  means: tuple[float, ...]
+  stds: tuple[float, ...]
+
+  def learned(self, labels: np.ndarray) -> np.ndarray:
+    """Returns targets in the units of the data as a network learns them, in float32."""
+    return standardize(labels, _along_last(self.means, labels), _along_last(self.stds, labels))
+
+  def original(self, outputs: AnyArray) -> AnyArray:
+    """Returns the inverse of `learned`."""
+    return self.distance(outputs) + _along_last(self.means, outputs)
+
+  def distance(self, outputs: AnyArray) -> AnyArray:
+    """Returns differences of learned targets in the units of the data."""
+    return outputs * _along_last(self.stds, outputs)
+
+
+def _along_last(values: tuple[float, ...], like: Any) -> np.ndarray:
+  """Returns numbers along the last axis, with as many axes as `like`; one number suits any axis."""
+  return np.asarray(values, np.float64).reshape((1,) * (like.ndim - 1) + (-1,))
 
 
 def is_tokens(dtype: np.dtype | str) -> bool:

@@ -172,7 +172,7 @@ def _metrics(
   """Computes the metrics of Gaussian outputs `[n, classes]` with these variances."""
   if isinstance(program.target, Numbers) and noise is not None:
     target = dataclasses.replace(program.target, predicts="moments")
-    moments = target.original(jnp.stack([outputs, variance + noise[None]], axis=-1))
+    moments = jnp.stack([outputs, variance + noise[None]], axis=-1)
     predictions = moments[:, 0] if labels.ndim == 1 else moments
   else:
     target, predictions = program.target, ensembles.probit_log_probs(outputs, variance)

@@ -70,16 +70,19 @@ class Predictor:
     apply = functools.partial(self.program.apply_fn, key=None, train=False)
     return jax.jit(lambda params, model_state, inputs: apply(params, model_state, self._scaled(inputs)))
 
-  def __call__(self, inputs: object, *, key: Key | None = None) -> Array:
+  def __call__(self, inputs: object, *, key: Key | None = None) -> Array | np.ndarray:
     predictions, target = self._predictions(inputs, key), self.program.target
-    return target.point(predictions) if isinstance(target, Numbers) else predictions
+    if not isinstance(target, Numbers):
+      return predictions
+    return target.standard.original(target.point(np.asarray(predictions)))
 
-  def interval(self, inputs: object, *, key: Key | None = None) -> tuple[Array, Array]:
+  def interval(self, inputs: object, *, key: Key | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ends of each number's interval: outer quantiles, or a Gaussian's for `evaluate.alpha`."""
     target = self.program.target
     if not isinstance(target, Numbers):
       raise ValueError("interval needs a model of numbers, got one of classes")
-    return target.interval(self._predictions(inputs, key))
+    low, high = target.interval(np.asarray(self._predictions(inputs, key)))
+    return target.standard.original(low), target.standard.original(high)
 
   def _predictions(self, inputs: object, key: Key | None) -> Array:
     key = jax.random.clone(self.state.key) if key is None else key
@@ -104,7 +107,7 @@ class Predictor:
   def loss_fn(self) -> LossFn:
     """The method's loss, `(params, batch, *, key) -> scalar`, as `jaxreg.flatness` takes it.
 
-    A batch has stored `inputs` and `labels`, as from `whole_batch`. With `key=None` nothing is dropped, and
+    A batch has stored `inputs` and `labels`, as from `whole_batch`; numbers are standardised there. With `key=None` nothing is dropped, and
     BatchNorm uses its running averages.
     """
     return make_loss_fn(self.program, self.state.model_state)
@@ -126,7 +129,7 @@ class Predictor:
 
   def whole_batch(self, examples: int | None = None) -> dict[str, np.ndarray]:
     """Returns the first training examples, by default all, as one batch with equal weights of labels."""
-    return whole_batch(self.dataset.train.take(slice(examples)))
+    return whole_batch(self.dataset.train.take(slice(examples)), self.program.target.standard)
 
   @property
   def checkpoints(self) -> tuple[int, ...]:
@@ -178,7 +181,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
   Returns:
     `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`; for sequences
     `[batch, length, classes]`. For labels that are numbers it returns these, `[batch]` or `[batch, targets]`,
-    in the units of the data, and `predict.interval(inputs)` the ends of their intervals.
+    in the units of the data and in float64, and `predict.interval(inputs)` the ends of their intervals.
     Its `repr` says which inputs it takes. It takes inputs as the data source stores them (for MNIST uint8
     `[batch, 28, 28, 1]`) and scales them as in training, or it takes floats that are scaled already. After a
     training on image files, it also takes a list of files, or of uint8 images of any size, which it scales

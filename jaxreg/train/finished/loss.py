@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg.train.data.batches import Source
-from jaxreg.train.data.dataset import Split, known
+from jaxreg.train.data.dataset import Split, Standard, known
 from jaxreg.train.step.program import Program
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
 
@@ -38,12 +38,13 @@ def make_loss_fn(program: Program, model_state: ModelState) -> LossFn:
   return loss_fn
 
 
-def whole_batch(split: Split) -> dict[str, np.ndarray]:
+def whole_batch(split: Split, standard: Standard | None = None) -> dict[str, np.ndarray]:
   """Returns all examples of a split as one batch, with weights such that each label counts equally.
 
   The mean over the batch, or over any part of it, weighs each label equally, so an example with more tokens
-  has more weight. An unknown label has none.
+  has more weight. An unknown label has none. `standard` standardises
+  labels that are numbers.
   """
-  batch = {"inputs": np.asarray(split.inputs), "labels": Source(split, {}).targets()["labels"]}
+  batch = {"inputs": np.asarray(split.inputs), "labels": Source(split, {}, standard).targets()["labels"]}
   counts = known(batch["labels"])
   return {**batch, "weights": (counts * (len(counts) / counts.sum())).astype(np.float32)}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -29,7 +28,7 @@ Measured = Mapping[str, ArrayLike]  # the numbers of one measure by their names
 class Predicted(NamedTuple):
   """The predictions of a run for a split, and a key for random scores."""
 
-  # `[n, classes]`, or `[n, labels, 2]` for several labels per example; for numbers see `target`.
+  # `[n, classes]`, or `[n, labels, 2]` for several labels per example; standardised numbers, see `target`.
   log_probs: np.ndarray
   labels: np.ndarray  # `[n]`, or `[n, labels]`; -1, or NaN for a number, is an unknown label
   key: Key
@@ -92,21 +91,26 @@ def _sets(
 
 def _intervals(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   """Measures how often conformal intervals hold a target, and their mean width; means over the targets."""
+  assert isinstance(shown.target, Numbers)
   coverages: list[float] = []
   widths: list[float] = []
-  for ours, theirs in zip(_interval_per_target(shown), _interval_per_target(held_out), strict=True):
+  each = zip(
+    _interval_per_target(shown), _interval_per_target(held_out), shown.target.standard.stds, strict=True
+  )
+  for ours, theirs, unit in each:
     (low, high, targets, where), (*held_out_arrays, held_out_where) = ours, theirs
     ends = calibration.conformal_intervals(low, high, *held_out_arrays, alpha=alpha, where=held_out_where)
     sums = calibration.interval_coverage(*ends, targets, where=where)
     coverages.append(float(sums.covered / sums.count))
-    widths.append(float(sums.width / sums.count))
+    widths.append(float(sums.width / sums.count) * unit)
   return {"conformal_coverage": np.mean(coverages), "conformal_width": np.mean(widths)}
 
 
 def _interval_per_target(shown: Predicted) -> list[tuple[np.ndarray, ...]]:
   """Returns for each target the ends of its intervals, its values, and which values are known."""
   assert isinstance(shown.target, Numbers)
-  parts = (*shown.target.interval(jnp.asarray(shown.log_probs)), np.float32(shown.labels), shown.where)
+  labels = shown.target.standard.learned(shown.labels)
+  parts = (*shown.target.interval(shown.log_probs), labels, shown.where)
   columns = [np.asarray(part).reshape(len(shown.labels), -1).T for part in parts]
   return [*zip(*columns, strict=True)]
 

@@ -109,7 +109,8 @@ class RestoredRun:
     )
 
   def source(self, split: Split) -> Source:
-    return make_source(self.replicas.mesh, split, resident=self.resident)
+    standard = self.program.target.standard
+    return make_source(self.replicas.mesh, split, resident=self.resident, standard=standard)
 
   def outputs(self, state: TrainState, source: Source) -> dict[str, np.ndarray]:
     """Returns the head's `..._logits` and the `predictions` for every example, on the host."""

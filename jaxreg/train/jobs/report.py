@@ -100,7 +100,7 @@ def _cards(config: Config, workdir: Path) -> tuple[int, list[Path]]:
       params=state.params,
       loss_fn=make_loss_fn(run.program, state.model_state),
       held_out=held_out,
-      train=whole_batch(train),
+      train=whole_batch(train, target.standard),
       out=folder,
       sections=config.report.sections or None,
       minutes=config.report.minutes / run.number,
@@ -140,7 +140,8 @@ def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
     else:
       network, rule = jax.random.split(key)
       values, _ = program.apply_fn(params, state.model_state, inputs, key=network, train=True)
-      outputs = target.original(program.method.predicted(rule, values))
+      outputs = program.method.predicted(rule, values)
+    outputs = target.original(outputs)
     return outputs[..., :1] if means_alone else outputs
 
   return predict

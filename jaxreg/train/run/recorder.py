@@ -66,7 +66,7 @@ class Recorder:
       # In a dispatch of several steps, the step axis follows the replica axis.
       at = (slice(None), position) if len(steps) > 1 else slice(None)
       of_step = jax.tree.map(lambda x, at=at: x[at], metrics)
-      counted = {name: value for name, value in of_step.items() if value[1].all()}
+      counted = {name: (total, count) for name, (total, count) in of_step.items() if count.all()}
       check_finite(step, {name: total / count for name, (total, count) in counted.items()})
       self._total = merge(self._total, of_step)
       self._recorded += 1

@@ -116,6 +116,7 @@ def save_figures(
 
 def _predicted(target: Numbers, predictions: np.ndarray, labels: np.ndarray, title: str) -> Figure:
   """Draws the first target's predictions against its values, with predicted quantiles if there are any."""
+  predictions = target.original(predictions)
   levels, quantiles = target.quantiles(predictions)
   point = np.asarray(target.point(predictions))
   first = lambda x: x.reshape(len(labels), -1, *x.shape[labels.ndim :])[:, 0]

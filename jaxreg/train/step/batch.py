@@ -11,30 +11,6 @@ from jaxreg.train.data.dataset import is_tokens
 from jaxreg.typing import Array, Batch
 
 
-class Standard(NamedTuple):
-  """The mean and the standard deviation of the target, or of each of several `[targets]`."""
-
-  mean: float | tuple[float, ...]
-  std: float | tuple[float, ...]
-
-  def learned(self, labels: Array) -> Array:
-    """Targets `[batch]` or `[batch, targets]` in the units of the data as a network learns them."""
-    return (labels - _of_rank(self.mean, labels)) / _of_rank(self.std, labels)
-
-  def original(self, outputs: Array) -> Array:
-    """Inverts `learned`."""
-    return self.distance(outputs) + _of_rank(self.mean, outputs)
-
-  def distance(self, outputs: Array) -> Array:
-    """Differences of learned targets, in the units of the data."""
-    return outputs * _of_rank(self.std, outputs)
-
-
-def _of_rank(values: float | tuple[float, ...], like: Array) -> Array:
-  """Gives a number, or numbers along the last axis, as many axes as `like`."""
-  return jnp.asarray(values, like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
-
-
 class Examples(NamedTuple):
   """One batch in the model's units.
 
@@ -43,8 +19,8 @@ class Examples(NamedTuple):
   Attributes:
     inputs: `[batch, ...]`, floating and divided by the scale of the data, or integer tokens.
     labels: integers `[batch]`, or `[batch, length]` for sequences, or `[batch, labels]`, each 0 or 1, for
-      several labels an example; if mixed, probabilities with an axis of classes more. Targets that are
-      numbers are floating `[batch]` or `[batch, targets]`, standardised.
+      several labels an example; if mixed, probabilities with an axis of classes more. Numbers are floating
+      `[batch]` or `[batch, targets]`, standardised.
     weights: `[batch]`, or as the labels if these have two axes; the padding of a sequence has weight 0.
     where: whether there is a label, of the shape of `weights`.
     mixing: how `augment.manifold_mixup` mixes hidden features, or None.
@@ -84,19 +60,20 @@ def scaled(inputs: Array, scale: float) -> Array:
   return inputs if is_tokens(inputs.dtype) else inputs.astype(jnp.float32) / scale
 
 
-def make_examples(batch: Batch, scale: float, standard: Standard | None = None) -> Examples:
+def make_examples(batch: Batch, scale: float, *, numbers: bool = False) -> Examples:
   """Makes the examples of a batch with stored `inputs`, `labels` and perhaps `weights` (default 1).
 
-  A label of -1 is none, and so is NaN in targets that are numbers, which need their `standard`.
+  A label of -1 is none. With `numbers`, floating labels are standardised numbers, and NaN is none; without,
+  they are probabilities.
   """
   inputs, labels = batch["inputs"], batch["labels"]
   weights = batch["weights"] if "weights" in batch else jnp.ones(labels.shape[:1], jnp.float32)
-  if standard is not None or not jnp.issubdtype(labels.dtype, jnp.floating):
-    where = labels >= 0 if standard is None else jnp.isfinite(labels)
+  if numbers or not jnp.issubdtype(labels.dtype, jnp.floating):
+    where = jnp.isfinite(labels) if numbers else labels >= 0
     if labels.ndim > 1:
       weights = jnp.where(where, weights[:, None] if weights.ndim == 1 else weights, 0)
     known = where & (weights != 0)
-    labels = jnp.where(known, labels if standard is None else standard.learned(labels), 0)
+    labels = jnp.where(known, labels, 0)
   else:
     if weights.ndim < labels.ndim - 1:
       weights = jnp.broadcast_to(weights[:, None], labels.shape[:-1])

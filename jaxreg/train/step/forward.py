@@ -186,7 +186,7 @@ def _logged(
   method: Method, target: Target, key: Key, predictions: Array, outputs: Outputs, examples: Examples
 ) -> dict[str, Array]:
   """Computes the hits of the predictions and the method's diagnostics, of each label."""
-  logged = target.hits(target.original(predictions), examples)
+  logged = target.hits(predictions, examples)
   if method.diagnose is not None:
     # The loss's own key: the diagnostics report the draws of the loss.
     logged |= method.diagnose(*method.key_for("loss", key), labels=examples.classes, **outputs)

@@ -1,8 +1,8 @@
 # pyright: reportMissingTypeStubs=false
 """Metrics as pairs (sum, count): addition merges them exactly over batches, devices and processes."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -14,34 +14,54 @@ from jaxreg._sums import weighted
 from jaxreg.typing import Array, PyTree
 
 
-class Residuals(NamedTuple):
-  """Sums over the examples for each target, `[targets]`, from which RMSE and R2 follow.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class InUnits:
+  """A sum and a count whose quotient times `unit` is a metric in the units of the data.
+
+  The unit is applied on the host in float64, where no unit of the data overflows.
+  """
+
+  total: Array
+  count: Array
+  unit: float = dataclasses.field(metadata={"static": True})
+
+  def __iter__(self) -> Iterator[Array]:
+    return iter((self.total, self.count))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Residuals:
+  """Sums over the examples for each standardised target, `[targets]`, from which RMSE and R2 follow.
 
   Attributes:
     squares: of the squared errors.
-    labels, label_squares: of the targets less any constant, and of their squares.
+    labels, label_squares: of the targets, and of their squares.
     weights: of the weights.
+    units: the standard deviation of each target in the units of the data.
   """
 
   squares: Array
   labels: Array
   label_squares: Array
   weights: Array
+  units: tuple[float, ...] = dataclasses.field(metadata={"static": True})
 
 
 Values = Mapping[str, np.ndarray | float]  # metric name -> one value per replica, or one for all replicas
-Sums = Mapping[str, tuple[Array, Array] | calibration.Bins | Residuals]  # of an evaluation, by metric
+Sums = Mapping[str, tuple[Array, Array] | InUnits | calibration.Bins | Residuals]  # by metric
 
 
-def residuals(errors: Array, labels: Array, weights: Array) -> Residuals:
-  """Sums the residuals of `[batch]`, or for each target of `[batch, targets]`."""
+def residuals(errors: Array, labels: Array, weights: Array, units: tuple[float, ...]) -> Residuals:
+  """Computes the sums of `[batch]`, or for each target of `[batch, targets]`."""
   errors, labels, weights = (x.reshape(len(x), -1) for x in (errors, labels, weights))
 
   def total(x: Array) -> Array:
     return jnp.where(weights > 0, x * weights, 0).sum(axis=0)
 
   squares = total(jnp.square(errors))
-  return Residuals(squares, total(labels), total(jnp.square(labels)), weights.sum(axis=0))
+  return Residuals(squares, total(labels), total(jnp.square(labels)), weights.sum(axis=0), units)
 
 
 def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> Sums:
@@ -78,13 +98,15 @@ def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
     if isinstance(value, calibration.Bins):
       values[f"{prefix}/{name}"] = np.asarray(calibration.ece(value), np.float64)
     elif isinstance(value, Residuals):
-      squares, labels, label_squares, count = (np.asarray(sums, np.float64) for sums in value)
-      values[f"{prefix}/rmse"] = np.sqrt((squares / count).mean(axis=-1))
+      squares, labels, label_squares, count = (np.asarray(x, np.float64) for x in jax.tree.leaves(value))
+      units, unit = np.asarray(value.units), max(value.units)
+      values[f"{prefix}/rmse"] = unit * np.sqrt((squares / count * (units / unit) ** 2).mean(axis=-1))
       variation = label_squares - labels**2 / count
       values[f"{prefix}/r2"] = (1 - squares / np.where(variation > 0, variation, np.nan)).mean(axis=-1)
     else:
       total, count = value
-      values[f"{prefix}/{name}"] = np.divide(total, count, out=np.full_like(total, np.nan), where=count != 0)
+      mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count != 0)
+      values[f"{prefix}/{name}"] = mean * value.unit if isinstance(value, InUnits) else mean
   return values
 
 
@@ -106,20 +128,22 @@ def shown(
 ) -> str:
   """Formats a metric from `averaged` for people: `1.67`, or `1.67 ± 0.24`.
 
-  An interval that reaches values that the metric cannot have ends there, and is written by its ends:
-  `10.97 [0.00, 30.38]`. With `difference`, the value is a difference of two values of the metric.
+  Metrics in the units of the data have significant digits, others `digits` decimals. An interval that reaches
+  values that the metric cannot have ends there, and is written by its ends: `10.97 [0.00, 30.38]`. With
+  `difference`, the value is a difference of two values of the metric.
   """
   mean, half = values[name], values.get(f"{name}_ci95")
+  form = metric(name).form if metric(name).form.endswith("g") else f".{digits}f"
   if half is None:
-    return f"{factor * mean:.{digits}f}"
+    return f"{factor * mean:{form}}"
   least, most = metric(name).low, metric(name).high
   if difference:
     least, most = least - most, most - least
   if least <= mean - half and mean + half <= most:
-    return f"{factor * mean:.{digits}f} ± {factor * half:.{digits}f}"
+    return f"{factor * mean:{form}} ± {factor * half:{form}}"
   ends = (factor * min(max(end, least), most) for end in (mean - half, mean + half))
-  low, high = (f"{end:.{digits}f}" for end in ends)
-  return f"{factor * mean:.{digits}f} [{low}, {high}]"
+  low, high = (f"{end:{form}}" for end in ends)
+  return f"{factor * mean:{form}} [{low}, {high}]"
 
 
 def few_runs(number: int) -> str:

@@ -53,7 +53,7 @@ def make_predictions(
   def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
     noisy = noise_key is not None
     outputs, _ = network.apply(state.params, state.model_state, inputs, key=noise_key, train=noisy)
-    return target.original(method.predicted(key, outputs))
+    return method.predicted(key, outputs)
 
   def predict_one(state: TrainState, inputs: Array, key: Key) -> Array:
     if draw is not None and "average" in state.extras:
@@ -84,11 +84,11 @@ def make_predictions(
   predict_fn = predict_mirrored if mirror else predict_one
 
   def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
-    inputs = make_examples(batch, scale, target.standard).inputs
+    inputs = make_examples(batch, scale, numbers=target.numbers).inputs
     return predict_fn(state, inputs, keys.prediction(state.key, state.step, number))
 
   def eval_step(state: TrainState, batch: Batch, number: Array) -> Sums:
-    examples = make_examples(batch, scale, target.standard)
+    examples = make_examples(batch, scale, numbers=target.numbers)
     return target.metrics(predict_step(state, batch, number), examples)
 
   if not chunk_size or mc_samples or mirror or draw is not None:

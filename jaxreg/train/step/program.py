@@ -30,7 +30,8 @@ class Program:
     target: whether the labels are classes or numbers; what predictions are, and how they are measured.
     forward: `(params, batch, *, key) -> (terms, Pass)`: the network and the method's loss of each example.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
-    predict_fn: `(state, inputs, key) -> predictions`, with the state's `params`, of inputs as in `Examples`.
+    predict_fn: `(state, inputs, key) -> predictions`, with the state's `params`, of inputs as in `Examples`;
+      predicted numbers are standardised, and `target.original` turns them into the units of the data.
     predict_step: `(state, batch, number) -> predictions`, from `predict_fn`, with keys of the run.
     eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s predictions.
     extras: builds and updates the state's extras, and gives the parameters for predictions.
@@ -80,7 +81,7 @@ class Program:
 
   def examples(self, batch: Batch) -> Examples:
     """Returns the examples of a stored batch, which is not augmented."""
-    return make_examples(batch, self.scale, self.target.standard)
+    return make_examples(batch, self.scale, numbers=self.target.numbers)
 
   def predicting(self, state: TrainState) -> TrainState:
     """Returns the state with the parameters for predictions."""

@@ -56,7 +56,7 @@ def make_objective(
       batch = augment(keys.numbered(draws.augmentation, number), batch)
 
     # 2. Make the examples: floating inputs, labels, weights.
-    examples = make_examples(batch, scale, target.standard)
+    examples = make_examples(batch, scale, numbers=target.numbers)
     weights = examples.label_weights
     if class_weights is not None:
       examples = by_class(examples, class_weights)
@@ -75,7 +75,7 @@ def make_objective(
 
     # 4. What is only logged.
     passed: Pass = aux
-    metrics |= {name: weighted(value, weights) for name, value in passed.logged.items()}
+    metrics |= target.in_units({name: weighted(value, weights) for name, value in passed.logged.items()})
     return loss, (passed.model_state, jax.lax.stop_gradient(metrics))
 
   return objective

@@ -2,17 +2,20 @@
 """What the labels of a run are, classes or numbers: how predictions are averaged and measured."""
 
 import dataclasses
+from collections.abc import Mapping
 from statistics import NormalDist
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration, ensembles, losses
 from jaxreg._sums import weighted
+from jaxreg.train.data.dataset import Standard
 from jaxreg.train.methods.method import Predicts
-from jaxreg.train.step.batch import Examples, Standard
-from jaxreg.train.step.metrics import Residuals, Sums, prediction_metrics, residuals
+from jaxreg.train.step.batch import Examples
+from jaxreg.train.step.metrics import InUnits, Residuals, Sums, prediction_metrics, residuals
 from jaxreg.typing import Array
 
 AnyArray = TypeVar("AnyArray", Array, np.ndarray)
@@ -22,9 +25,10 @@ class Classes(NamedTuple):
   """Labels that are classes; predictions are log-probabilities `[batch, ..., classes]`."""
 
   standard: Standard | None = None
+  numbers: bool = False
 
-  def original(self, predictions: Array) -> Array:
-    """Predictions in the units of the data."""
+  def original(self, predictions: AnyArray) -> AnyArray:
+    """Returns predictions in the units of the data."""
     return predictions
 
   def mean(self, predictions: Array, combine: str = "arithmetic") -> Array:
@@ -39,13 +43,17 @@ class Classes(NamedTuple):
     """Measures each example in training, in addition to its loss."""
     return {"accuracy": predictions.argmax(axis=-1) == examples.classes}
 
+  def in_units(self, logged: Mapping[str, tuple[Array, Array]]) -> Sums:
+    """Returns the sums of `hits`, which have no unit."""
+    return dict(logged)
+
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
   """Labels that are numbers, `[batch]` or `[batch, targets]`.
 
-  A method predicts in the standardised units that a network learns; `original` gives the data's units. A
-  prediction is `[batch, ..., 2]`, a mean and a variance, which is 0 for a method that predicts means alone
+  A network learns and predicts standardised numbers; `original` turns predictions into the units of the data.
+  A prediction is `[batch, ..., 2]`, a mean and a variance, which is 0 for a method that predicts means alone
   and no noise. It is `[batch, ..., levels]` for a method that predicts quantiles.
 
   Attributes:
@@ -59,15 +67,16 @@ class Numbers:
   predicts: Predicts
   levels: tuple[float, ...] = ()
   alpha: float = 0.1
+  numbers = True
 
-  def original(self, predictions: Array) -> Array:
-    """Predictions in the units of the data."""
+  def original(self, predictions: AnyArray) -> AnyArray:
+    """Returns predictions in the units of the data: float64 from NumPy arrays, which lose no digit."""
+    xp, last = _numpy_of(predictions), predictions.shape[-1]
+    each = [predictions[..., number] for number in range(last)]
     if self.predicts == "quantiles":
-      each = [self.standard.original(predictions[..., level]) for level in range(len(self.levels))]
-    else:
-      stds = self.standard.distance(jnp.sqrt(predictions[..., 1]))
-      each = [self.standard.original(predictions[..., 0]), jnp.square(stds)]
-    return jnp.stack(each, axis=-1)
+      return xp.stack([self.standard.original(quantile) for quantile in each], axis=-1)
+    std = self.standard.distance(xp.sqrt(each[1]))
+    return xp.stack([self.standard.original(each[0]), xp.square(std)], axis=-1)
 
   def mean(self, predictions: Array, combine: str = "arithmetic") -> Array:
     """Returns the moments of the mixture of several predictions, or the mean of their quantiles."""
@@ -84,7 +93,7 @@ class Numbers:
     return predictions[..., 0]
 
   def quantiles(self, predictions: np.ndarray) -> tuple[tuple[float, ...], np.ndarray]:
-    """Levels and predicted quantiles `[batch, ..., levels]`, on the host; no levels for means alone."""
+    """Returns levels and predicted quantiles `[batch, ..., levels]`, on the host; no levels for means."""
     if self.predicts == "quantiles":
       return self.levels, predictions
     if self.predicts == "means":
@@ -98,32 +107,59 @@ class Numbers:
     """Returns the ends of a prediction's interval: its outer quantiles, or a Gaussian's quantiles."""
     if self.predicts == "quantiles":
       return predictions[..., 0], predictions[..., -1]
-    half = NormalDist().inv_cdf(1 - self.alpha / 2) * jnp.sqrt(predictions[..., 1])
+    std = _numpy_of(predictions).sqrt(predictions[..., 1])
+    half = NormalDist().inv_cdf(1 - self.alpha / 2) * std
     return predictions[..., 0] - half, predictions[..., 0] + half
 
   def metrics(self, predictions: Array, examples: Examples) -> Sums:
-    """Computes an evaluation's metrics in data units; `nlpd` is minus a Gaussian's log-density."""
-    labels, weights = self.standard.original(examples.labels), examples.label_weights
-    point = self.point(predictions)
-    centred = self.standard.distance(examples.labels)
-    sums: dict[str, tuple[Array, Array] | calibration.Bins | Residuals] = {
-      "rmse": residuals(point - labels, centred, weights),
-      "mae": weighted(jnp.abs(point - labels), weights),
+    """Computes the metrics of every evaluation; `nlpd` is minus a Gaussian's log-density.
+
+    They are in the units of the data, where those of several targets may differ: `relative` weighs them.
+    """
+    labels, weights = examples.labels, examples.label_weights
+    point, relative = self.point(predictions), self._relative(labels)
+    sums: dict[str, tuple[Array, Array] | InUnits | calibration.Bins | Residuals] = {
+      "rmse": residuals(point - labels, labels, weights, self.standard.stds),
+      "mae": self._in_units(*weighted(jnp.abs(point - labels) * relative, weights)),
     }
     if self.predicts == "moments":
+      log_stds = np.log(np.asarray(self.standard.stds)).astype(np.float32)
       log_vars = jnp.log(predictions[..., 1])
-      sums["nlpd"] = weighted(losses.gaussian_nll(point, log_vars, labels), weights)
+      surprise = losses.gaussian_nll(point, log_vars, labels) + log_stds.reshape(relative.shape)
+      sums["nlpd"] = weighted(surprise, weights)
     if self.predicts == "quantiles":
       levels = jnp.asarray(self.levels, predictions.dtype)
-      sums["pinball"] = weighted(losses.pinball(predictions, labels, levels=levels), weights)
+      sums["pinball"] = self._in_units(
+        *weighted(losses.pinball(predictions, labels, levels=levels) * relative, weights)
+      )
     if self.predicts != "means":
-      covered = calibration.interval_coverage(*self.interval(predictions), labels, weights=weights)
-      sums["coverage"], sums["width"] = (covered.covered, covered.count), (covered.width, covered.count)
+      low, high = self.interval(predictions)
+      covered = calibration.interval_coverage(
+        low * relative, high * relative, labels * relative, weights=weights
+      )
+      sums["coverage"] = (covered.covered, covered.count)
+      sums["width"] = self._in_units(covered.width, covered.count)
     return sums
 
   def hits(self, predictions: Array, examples: Examples) -> dict[str, Array]:
     """Measures each example in training, in addition to its loss."""
-    return {"mae": jnp.abs(self.point(predictions) - self.standard.original(examples.labels))}
+    return {"mae": jnp.abs(self.point(predictions) - examples.labels) * self._relative(examples.labels)}
+
+  def in_units(self, logged: Mapping[str, tuple[Array, Array]]) -> Sums:
+    """Gives the sums of `hits` the unit of the data."""
+    return {**logged, "mae": self._in_units(*logged["mae"])}
+
+  def _in_units(self, total: Array, count: Array) -> InUnits:
+    return InUnits(total, count, max(self.standard.stds))
+
+  def _relative(self, labels: Array) -> np.ndarray:
+    """Returns each target's unit as a fraction of the largest one."""
+    stds = np.asarray(self.standard.stds)
+    return (stds / stds.max()).astype(np.float32).reshape((1,) * (labels.ndim - 1) + (-1,))
+
+
+def _numpy_of(x: AnyArray) -> Any:
+  return jnp if isinstance(x, jax.Array) else np
 
 
 Target = Classes | Numbers
