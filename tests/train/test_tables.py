@@ -188,8 +188,14 @@ def test_mistakes_are_told(tmp_path, columns, options, message):
 @pytest.mark.parametrize(
   ("text", "message"),
   [
-    ("x,label\n1,a\n2,b,c\n3,b\n", r"path: .*a\.csv cannot .* Expected 2 fields in line 3, saw 3.*delimiter"),
-    ("x,label\n1,a\n2\n3,b\n", r"labels: .*a\.csv, row 3: column 'label' has no label"),
+    (
+      "x,label\n1,a\n2,b,c\n3,b\n",
+      r"path: .*a\.csv cannot .*row 3 has 3 values, and row 1 has 2 names.*delimiter",
+    ),
+    ("x,label\n1,a\n2\n3,b\n", r"path: .*a\.csv cannot .*row 3 has 1 values, and row 1 has 2 names"),
+    ("x,label\n\n1,a\n,\n \n2\n3,b\n", r"row 6 has 1 values"),
+    ('x,label\n1,"a\nb"\n2\n3,b\n', r"row 3 has 1 values"),
+    ('x,label\n"1,100",a\n"1,200",b\n', r"decimal: .*row 2: column 'x' has '1,100', .* parts thousands"),
     ("x,x,label\n1,2,a\n", r"names a column twice"),
     ("x,label\n", r"has no rows"),
     ("", r"cannot be read as CSV"),
@@ -216,9 +222,10 @@ def test_a_label_that_training_lacks_is_told_with_its_row(tmp_path):
 
 CASES = (
   ("r38", {"missing": ("-99",)}, "train: values are missing: 28 in a (their mean 0.54"),
-  ("r39", {"delimiter": ";"}, "decimal: .*row 2: column 'co' has '0,6', .* decimal=','"),
+  ("r39", {"delimiter": ";"}, "decimal: .*row 2: column 'co' has '0,6', .* decimal=',' alone"),
   ("r39", {"delimiter": ";", "decimal": ","}, "numbers: co, no"),
   ("r39g", {"delimiter": ";"}, "decimal: .*row 2"),
+  ("r38", {"decimal": ","}, "decimal: .*, which is a number with decimal='.' alone"),
   ("r41", {}, "labels: .*row 2: column 'zone' has no label; .* give in missing only"),
   ("r42", {}, "numbers: a, b; left out: columns without a name (1)"),
   ("r45", {"labels": ("Survived",)}, "row 2: column 'Ticket' has 'A/5 20000' among .* text or leave_out"),

@@ -1,4 +1,4 @@
-"""Reads idx, npz and text files up to half of the memory: a few packed bytes may hold very many."""
+"""Reads files only as far as memory allows: a few packed bytes may hold very many."""
 
 import gzip
 import math
@@ -13,6 +13,8 @@ import numpy as np
 # The errors that reading a damaged file raises.
 ERRORS = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 BLOCK = 2**24
+ENCRYPTED = 1  # the bit among the flags of a zip file's member
+TABLE_FACTOR = 4  # the memory that reading a table takes, per byte of its unpacked values
 
 
 def most_bytes() -> int:
@@ -25,10 +27,30 @@ def plain_or_gzipped(folder: Path, name: str) -> Path | None:
   return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
+def unpacked(file: Path) -> IO[bytes] | gzip.GzipFile:
+  """Opens a file to read its bytes, gzipped or not."""
+  return gzip.open(file) if file.suffix == ".gz" else open(file, "rb")
+
+
+def check_table(num_bytes: int) -> None:
+  """Checks that reading a table whose values take `num_bytes` needs at most half of the memory."""
+  if num_bytes > most_bytes() // TABLE_FACTOR:
+    raise _too_much(most_bytes() // TABLE_FACTOR)
+
+
+def check_text_table(file: Path) -> None:
+  """Checks the unpacked size of a table of text, block by block."""
+  with unpacked(file) as stream:
+    size = 0
+    while block := stream.read(BLOCK):
+      size += len(block)
+      check_table(size)
+
+
 def read_text(file: Path) -> str:
   """The text of a file in UTF-8, gzipped or not."""
   most = most_bytes()
-  with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as stream:
+  with unpacked(file) as stream:
     content = read_up_to(stream, most + 1)
   if len(content) > most:
     raise _too_much(most)
@@ -48,7 +70,7 @@ def read_idx(file: Path, rank: int) -> np.ndarray:
 
   The file has two zero bytes, the type 8, the rank, the sizes big-endian, and the data.
   """
-  with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as stream:
+  with unpacked(file) as stream:
     if read_up_to(stream, 4) != bytes([0, 0, 8, rank]):
       raise ValueError(f"it does not begin as an idx file of {rank}-dimensional bytes does")
     sizes = read_up_to(stream, 4 * rank)
@@ -70,6 +92,8 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
   most = most_bytes()
   # Opened as a zip archive, because NumPy would also accept a single array or a pickle.
   with zipfile.ZipFile(file) as archive:
+    if locked := next((member.filename for member in archive.infolist() if member.flag_bits & ENCRYPTED), ""):
+      raise ValueError(f"{locked} is encrypted")
     # No member unpacks to more than the size that it states here.
     if sum(member.file_size for member in archive.infolist()) > most:
       raise _too_much(most)
@@ -84,4 +108,4 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
 
 
 def _too_much(most: int) -> ValueError:
-  return ValueError(f"it unpacks to more than {most} bytes, half of the memory here")
+  return ValueError(f"it unpacks to more than {most} bytes, and the memory here allows no more")

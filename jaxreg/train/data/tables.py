@@ -1,6 +1,9 @@
 """Tables: the columns of a CSV file, or of `datasets`, become inputs and labels."""
 
+import csv as csv_format
 import dataclasses
+import io
+import zlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxreg._extras import install
+from jaxreg.train.data.bounded_files import check_text_table, unpacked
 from jaxreg.train.data.dataset import Dataset, Split, check_apart, known, moments
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.subsets import hold_out
@@ -102,17 +106,21 @@ def pandas() -> Any:
 
 def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple[Frame, list[str]]:
   """The cells of a file as texts, and what is left out: columns without a name, and blank rows."""
-  read = pandas().read_csv
   try:
-    cells = read(file, sep=delimiter, header=None, dtype=str, na_filter=False, encoding=encoding)
-    if (names := cells.iloc[0].str.strip()).str.contains("\0").any():
-      raise UnicodeError("it has zero bytes")
+    check_text_table(file)
+    _check_widths(file, delimiter, encoding)
+    options: dict[str, Any] = {"sep": delimiter, "header": None, "dtype": str, "na_filter": False}
+    cells = pandas().read_csv(file, **options, encoding=encoding, skip_blank_lines=False)
   except (UnicodeError, LookupError) as error:
     problem = f"{file} is no text in {encoding} ({one_line(error)})"
     raise ArgumentError("encoding", f"{problem}; give its encoding, such as latin-1 or utf-16") from error
-  except (ValueError, OSError, EOFError) as error:
+  except (ValueError, OSError, EOFError, zlib.error, csv_format.Error) as error:
     problem = f"{file} cannot be read as CSV ({one_line(error)}); mend the row"
     raise ArgumentError(argument, f"{problem}, or give in delimiter what is between two values") from error
+  cells = cells[(cells != "").any(axis=1).cummax()]  # blank lines may come first
+  if cells.empty:
+    raise ArgumentError(argument, f"{file} has no rows")
+  names = cells.iloc[0].str.strip()
   if len(names) == 1:
     raise ArgumentError(
       "delimiter",
@@ -128,6 +136,18 @@ def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple
     raise ArgumentError(argument, f"{file} has no rows")
   counts = {"columns without a name": len(names) - len(named), "blank rows": int(blank.sum())}
   return frame[~blank], [f"{what} ({number})" for what, number in counts.items() if number]
+
+
+def _check_widths(file: Path, delimiter: str, encoding: str) -> None:
+  """Checks that each row has as many values as the first one, which pandas would fill up without a word."""
+  with unpacked(file) as stream, io.TextIOWrapper(stream, encoding, newline="") as text:
+    width = 0
+    for number, row in enumerate(csv_format.reader(text, delimiter=delimiter), 1):
+      if number == 1 and any("\0" in name for name in row):
+        raise UnicodeError("it has zero bytes")
+      width = width or len(row)
+      if len(row) != width and any(map(str.strip, row)):
+        raise ValueError(f"row {number} has {len(row)} values, and row 1 has {width} names")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,12 +205,14 @@ class Reading:
     wrong = there[~np.isfinite(numbers)]
     if wrong.empty:
       return numbers[~numbers.isin(sentinels.dropna())].reindex(texts.index)
-    commas = wrong[np.isfinite(_numbers(wrong.str.replace(",", ".", n=1)))]
-    if 2 * len(commas) > len(wrong):
+    other = "," if self.decimal == "." else "."
+    others = wrong[np.isfinite(_numbers(wrong.str.replace(other, ".", n=1, regex=False)))]
+    if 2 * len(others) > len(wrong):
       raise ArgumentError(
         "decimal",
-        f"{self.where(commas.index[0])}: column {name!r} has {_shown(commas.iloc[0])}, a number with a "
-        "decimal comma; give decimal=',', or name the column in text",
+        f"{self.where(others.index[0])}: column {name!r} has {_shown(others.iloc[0])}, which is a number "
+        f"with decimal={other!r} alone; give that if {other!r} comes before its decimals, mend the values if "
+        "it parts thousands, or name the column in text",
       )
     if 2 * len(wrong) > len(there):
       return as_texts

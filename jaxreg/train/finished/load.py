@@ -107,8 +107,8 @@ class Predictor:
   def loss_fn(self) -> LossFn:
     """The method's loss, `(params, batch, *, key) -> scalar`, as `jaxreg.flatness` takes it.
 
-    A batch has stored `inputs` and `labels`, as from `whole_batch`; numbers are standardised there. With `key=None` nothing is dropped, and
-    BatchNorm uses its running averages.
+    A batch has stored `inputs` and `labels`, as from `whole_batch`, where numbers are standardised. With
+    `key=None` nothing is dropped, and BatchNorm uses its running averages.
     """
     return make_loss_fn(self.program, self.state.model_state)
 
