@@ -1,7 +1,8 @@
 """Augmentation on the device: `(key, batch, *, ...) -> batch`.
 
 A batch is a mapping with images `batch["inputs"]`, `[batch, height, width, channels]`. `batch["labels"]` are
-needed only for mixing; other entries pass through. If channels come first, as in Equinox and PyTorch,
+needed only for mixing, which draws partners among the examples that count by `batch["weights"]` and
+`batch["where"]`; other entries pass through. If channels come first, as in Equinox and PyTorch,
 give `channel_axis=1`. `compose` combines augmentations.
 
 A geometric augmentation moves the annotations of its images, too, if the batch has them: `masks`

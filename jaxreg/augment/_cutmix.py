@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_key, check_option
 from jaxreg._sharding import placed_like
 from jaxreg.augment._images import images, inside_box, with_images
-from jaxreg.augment._mixup import beta, mixed, shuffled, soft_labels
+from jaxreg.augment._mixup import beta, counting, mixed, partners, shuffled, soft_labels
 from jaxreg.augment._moved import masks_of
 from jaxreg.typing import Key
 
@@ -36,8 +36,8 @@ def cutmix(
 
   Args:
     key: two draws of `[2, batch]`, for the shares and the places, and a permutation of the batch.
-    batch: `inputs` `[batch, height, width, channels]`; `labels` as in `mixup`; `masks` are pasted as images
-      are, and other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; `labels`, and which examples count, as in `mixup`;
+      `masks` are pasted as images are, and other entries pass through.
     alpha: above 0; at 1 all areas are equally likely.
     num_classes: needed for integer labels; static.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
@@ -57,7 +57,7 @@ def cutmix(
   keys = jax.random.split(check_key(key), 3)
   side = jnp.sqrt(1 - beta(keys[0], alpha, number))
   row, column = jax.random.uniform(keys[1], (2, number))
-  other = jax.random.permutation(keys[2], number)
+  other = partners(keys[2], counting(batch, labels))
   rows, columns = (jnp.floor(size * side).astype(int) for size in (height, width))
   top = jnp.floor(height * row).astype(int) - rows // 2
   left = jnp.floor(width * column).astype(int) - columns // 2

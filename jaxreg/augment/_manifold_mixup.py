@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option
 from jaxreg._errors import ArgumentError
-from jaxreg.augment._mixup import beta, mixed, shuffled, soft_labels
+from jaxreg.augment._mixup import beta, counting, mixed, partners, shuffled, soft_labels
 from jaxreg.typing import Array, Key
 
 
@@ -42,7 +42,8 @@ def manifold_mixup(
 
   Args:
     key: draws the layer, the shares and a permutation of the batch.
-    batch: `inputs` `[batch, ...]`; `labels` `[batch]`, integer, or floating, as in `mixup`.
+    batch: `inputs` `[batch, ...]`; `labels` `[batch]`, integer, or floating, as in `mixup`,
+      which also says which examples count.
     layers: names of the layers that may be drawn.
     alpha: above 0; towards 0 the features stay unmixed.
     num_classes: needed for integer labels; static.
@@ -68,10 +69,10 @@ def manifold_mixup(
   for_layer, for_share, for_order = jax.random.split(check_key(key), 3)
   chosen = jax.random.randint(for_layer, (), 0, len(layers))
   share = jnp.broadcast_to(beta(for_share, alpha, number if per_example else 1), (number,))
-  partners = jax.random.permutation(for_order, number)
+  other = partners(for_order, counting(batch, labels))
   shares = {layer: jnp.where(chosen == index, share, 1.0) for index, layer in enumerate(layers)}
-  mixing = Mixing(partners, shares)
-  return {**batch, "labels": mixed(labels, shuffled(labels, partners), share), "mixing": mixing}
+  mixing = Mixing(other, shares)
+  return {**batch, "labels": mixed(labels, shuffled(labels, other), share), "mixing": mixing}
 
 
 def mix_hidden(x: ArrayLike, mixing: Mixing, *, layer: str) -> Array:

@@ -7,12 +7,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batch, check_key, check_option, known_values
-from jaxreg._sharding import sharding_like
+from jaxreg._sharding import gathered, sharding_like
 from jaxreg.augment._images import narrowed
 from jaxreg.typing import Array, Key
+
+COUNTS = ("weights", "where")  # entries of a batch that say which examples count
 
 
 def mixup(
@@ -29,13 +32,15 @@ def mixup(
     \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha)
 
   The labels become soft; `losses.softmax_cross_entropy`, `losses.focal` and others take soft labels. No label
-  smoothing is added. Every example of the batch takes part, even with weight 0.
+  smoothing is added. Partners are drawn among the examples that count, uniformly; an example that does not
+  count is mixed with none.
 
   Args:
     key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.
     batch: `inputs` `[batch, ...]`, uint8 or floating; `labels` `[batch]`, integer; or floating: probabilities
-      `[batch, classes]`, or numbers `[batch, ...]`; other entries pass through. An integer label out of
-      range, such as -1 for none, turns the mixed labels into NaN, or is refused if it is known.
+      `[batch, classes]`, or numbers `[batch, ...]`; other entries pass through. An example does not count if
+      its entry of `weights` or `where`, `[batch, ...]`, is 0 or False, or if it has no label: -1, or NaN. A
+      label out of range becomes NaN, or is refused if it is known and its example counts.
     alpha: above 0; towards 0 the examples stay unmixed.
     num_classes: needed for integer labels; static.
     per_example: whether each example draws its own share, or the batch draws one, as in the paper.
@@ -56,12 +61,40 @@ def mixup(
   check_option(alpha, "alpha", (), low=0, open_low=True)
   for_share, for_order = jax.random.split(check_key(key))
   share = beta(for_share, alpha, x.shape[0] if per_example else 1)
-  other = jax.random.permutation(for_order, x.shape[0])
+  other = partners(for_order, counting(batch, labels))
 
   def mix(x):
     return mixed(x, shuffled(x, other), share)
 
   return {**batch, "inputs": mix(x), "labels": mix(labels)}
+
+
+def counting(batch: Mapping[str, Any], labels: Array) -> Array:
+  """Computes which examples count, `[batch]`: those with a label, and without a weight or `where` of 0.
+
+  `labels` are those of `soft_labels`.
+  """
+  counts = jnp.isfinite(labels).any(axis=range(1, labels.ndim))
+  for entry in _entries(batch, len(labels)):
+    counts &= (jnp.asarray(entry) != 0).any(axis=range(1, np.ndim(entry)))
+  return counts
+
+
+def _entries(batch: Mapping[str, Any], number: int) -> list[Any]:
+  """Returns what the batch says of which examples count."""
+  entries = [batch[name] for name in COUNTS if batch.get(name) is not None]
+  for entry in entries:
+    if np.shape(entry)[:1] != (number,):
+      raise ValueError(f"weights and where must be [{number}, ...], as the labels, got {np.shape(entry)}")
+  return entries
+
+
+def partners(key: Key, counts: Array) -> Array:
+  """Draws a permutation of the examples that count, `[batch]`; every other example is its own partner."""
+  counts, number = gathered(counts), counts.shape[0]
+  order = jax.random.permutation(key, number)
+  drawn = order[jnp.argsort(~counts[order], stable=True)]  # those that count come first, in random order
+  return jnp.where(counts, drawn[jnp.cumsum(counts) - 1], jnp.arange(number))
 
 
 def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
@@ -79,7 +112,12 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
     return labels
   if num_classes is None:
     raise ValueError("num_classes must be given for integer labels, got None")
-  known = known_values(raw_labels)
+  known, entries = known_values(raw_labels), [*map(known_values, _entries(batch, len(labels)))]
+  if known is not None and all(entry is not None for entry in entries):
+    counts = [(entry != 0).reshape(len(labels), -1).any(axis=1) for entry in entries if entry is not None]
+    known = known[np.logical_and.reduce([np.ones(len(labels), bool), *counts])]
+  else:
+    known = None
   if known is not None and known.size and not (known.min() >= 0 and known.max() < num_classes):
     raise ValueError(
       f"labels must lie in [0, {num_classes}), got {known.min()} to {known.max()}; "

@@ -1,5 +1,7 @@
 """Mixup and CutMix: pixels and labels mixed in the same shares, and the shares' distribution."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -183,3 +185,55 @@ def test_labels_that_are_numbers_mix_as_the_inputs_do():
   numbers = jnp.arange(6.0)
   batch = augment.mixup(key(), {"inputs": numbers[:, None] * 2, "labels": numbers})
   np.testing.assert_allclose(batch["labels"], batch["inputs"][:, 0] / 2, rtol=1e-6)
+
+
+MIXES = {
+  "mixup": augment.mixup,
+  "cutmix": augment.cutmix,
+  "manifold_mixup": functools.partial(augment.manifold_mixup, layers=("first",)),
+}
+
+
+@pytest.mark.parametrize("entry", ["weights", "where", "labels"])
+@pytest.mark.parametrize("name", MIXES)
+def test_partners_are_drawn_among_the_examples_that_count(name, entry):
+  """Every fourth example is broken; the others are mixed with each other by a permutation, each alike."""
+  number, size = 12, 2
+  broken = np.arange(number) % 4 == 1
+  labels = np.where(broken, -1, np.arange(number)) if entry == "labels" else np.arange(number)
+  batch = {"inputs": jnp.where(broken[:, None, None, None], jnp.nan, jnp.ones((number, size, size, 1)))}
+  batch |= {"labels": jnp.asarray(labels)}
+  batch |= {"weights": jnp.float32(~broken) / 3} if entry == "weights" else {}
+  batch |= {"where": jnp.asarray(~broken)} if entry == "where" else {}
+  mix = jax.jit(lambda key, batch: MIXES[name](key, batch, alpha=1.0, num_classes=number))
+  seen = np.zeros((number, number))
+  for seed in range(150):
+    out = mix(key(seed), batch)
+    inputs, mixed = np.asarray(out["inputs"]), np.asarray(out["labels"])
+    if name == "manifold_mixup":
+      inputs = np.asarray(augment.mix_hidden(out["inputs"], out["mixing"], layer="first"))
+    np.testing.assert_allclose(inputs[~broken], 1, rtol=1e-6)
+    assert (mixed[~broken][:, broken] == 0).all()
+    shares = mixed[~broken][:, ~broken]
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
+    seen[np.ix_(~broken, ~broken)] += shares > 0
+  others = seen[np.ix_(~broken, ~broken)][~np.eye(9, dtype=bool)]
+  if name != "cutmix":  # whose box may have no pixel
+    assert abs(others.mean() - 150 / 9) < 1
+    assert (abs(others - 150 / 9) < 5 * np.sqrt(150 / 9)).all()
+
+
+@pytest.mark.parametrize("weights", [np.ones(6), np.full((6, 2), 0.5)])
+def test_weights_above_0_change_no_draw(weights):
+  b = marked()
+  plain = augment.mixup(key(), b, num_classes=6)
+  other = augment.mixup(key(), {**b, "weights": weights}, num_classes=6)
+  for name in ("inputs", "labels"):
+    np.testing.assert_array_equal(plain[name], other[name])
+
+
+def test_an_example_that_does_not_count_needs_no_label():
+  b = {"inputs": jnp.zeros((3, 1)), "labels": np.array([0, -1, 1]), "where": np.array([True, False, True])}
+  np.testing.assert_allclose(augment.mixup(key(), b, num_classes=2)["labels"][::2].sum(-1), 1, rtol=1e-6)
+  with pytest.raises(ValueError, match=r"weights and where must be \[3, \.\.\.\]"):
+    augment.mixup(key(), {**b, "where": np.ones(2, bool)}, num_classes=2)

@@ -195,3 +195,42 @@ def test_evaluation_does_not_read_the_weights(tmp_path, light_runs):
 def test_wrong_weights_are_refused(tmp_path, weights, message):
   with pytest.raises(train.RunError, match=message):
     runs.read_source("npz", path=weighted_file(tmp_path / "a.npz", weights))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("name", ["mixup", "cutmix", "manifold_mixup"])
+def test_an_example_of_weight_0_has_no_effect_through_mixing(name, parts):
+  """Broken pixels and other labels at examples of weight 0; the parts have 1, 3 and 4 that count."""
+  fields = {**QUIET, "augment.names": (name,), f"augment.{name}.alpha": 1.0, "accumulate": parts}
+  fields |= {"batch_size": 12}
+  program = build(runs.make_config(fields), sources.digits().describe())
+  batch = runs.digits_batch(12)
+  weights = np.float32([0, 1, 0, 0, 1, 2, 0, 1, 1, 3, 1, 1])
+  off = weights == 0
+  broken = {**batch, "inputs": np.array(batch["inputs"]), "labels": np.array(batch["labels"])}
+  broken["inputs"][off], broken["labels"][off] = 16, (broken["labels"][off] + 3) % 10
+  step = jax.jit(program.train_step)
+  ends = [step(program.init(0), {**each, "weights": weights}) for each in (batch, broken)]
+  for one, other in zip(*map(jax.tree.leaves, (ends[0][0].params, ends[1][0].params)), strict=True):
+    np.testing.assert_array_equal(one, other)
+  for metric, sums in ends[0][1].items():
+    np.testing.assert_array_equal(sums[0], ends[1][1][metric][0], err_msg=metric)
+
+
+@pytest.mark.thorough
+def test_rows_of_weight_0_teach_nothing_through_mixup(tmp_path, light_runs, data_dir):
+  """A table with wrong labels of weight 0, against the same table without these rows."""
+  cases, errors = data_dir / "cases", {}
+  for name, file, epochs in (("weighted", "r71", 15), ("clean", "r71clean", 75)):
+    fields = {
+      "data.name": "csv",
+      "data.csv.path": str(cases / f"{file}.csv"),
+      "epochs": epochs,
+      "batch_size": 32,
+    }
+    fields |= {"data.csv.test": str(cases / "r71test.csv"), "data.csv.labels": ("label",)}
+    fields |= {"method.name": "softmax", "augment.names": ("mixup",), "augment.mixup.alpha": 1.0}
+    fields |= {"data.csv.weights": "w"}
+    config = runs.make_config({**fields, "data.subset.limit": 0})
+    errors[name] = train.train(config, tmp_path / name)["test/error"]
+  assert max(errors.values()) <= 0.02, errors
