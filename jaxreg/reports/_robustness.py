@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg import adversarial, augment, calibration, ensembles, noise
+from jaxreg import adversarial, augment, ensembles, noise
 from jaxreg._log_odds import error_log_odds
 from jaxreg.reports._model import Model, Section, Unavailable, losses_of
 from jaxreg.reports._numbers import Number, mean, passing, ranked, resamples, share
