@@ -232,9 +232,9 @@ def _robust_errors(design: Array, residuals: Array, v: Array, weight: Array) -> 
   scaled = weight * jnp.sqrt(residuals**2 + rounding**2) / (1 - leverage)
   squares = solution**2
   # The variance is a quadratic form of even scatter: its degrees of freedom are (trace A)^2 / trace A^2.
-  shares = squares / (1 - leverage)
+  shares = squares / (1 - leverage)[None]
   products = jnp.einsum("ni,kn,nj->kij", q, shares, q)
-  beside = (products**2).sum(axis=(1, 2)) - ((shares * leverage) ** 2).sum(axis=1)
+  beside = (products**2).sum(axis=(1, 2)) - ((shares * leverage[None]) ** 2).sum(axis=1)
   freedoms = squares.sum(axis=1) ** 2 / ((squares**2).sum(axis=1) + jnp.maximum(beside, 0))
   most = jnp.maximum(weight.sum() - design.shape[1], 1)
-  return jnp.sqrt(((solution * scaled) ** 2).sum(axis=1)), jnp.clip(freedoms, 1, most)
+  return jnp.sqrt(((solution * scaled[None]) ** 2).sum(axis=1)), jnp.clip(freedoms, 1, most)

@@ -76,12 +76,12 @@ def compare(
   ]
   found: dict[str, dict[str, Table]] = {label: {} for label in others}
   for label, name in itertools.product(others, names):
-    pair = ([each[name] for each in drawn[side]] for side in (first, label))
+    ours, theirs = ([each[name] for each in drawn[side]] for side in (first, label))
     section, _, number = name.partition("/")
     entry = head["sections"][section]["numbers"][number]
     about = {"title": f"{TITLES[section]}: {entry['title']}", "percent": entry["percent"]}
     examples = sizes.get(name, head["examples"])
-    found[label][name] = {**about, **_difference(*pair, examples), "examples": examples}
+    found[label][name] = {**about, **_difference(ours, theirs, examples), "examples": examples}
   tested = [
     (each["p"], label, name)
     for label, table in found.items()

@@ -130,11 +130,11 @@ def _regression(
 ) -> dict[str, Number]:
   errors = outputs.astype(np.float64) - labels
   squared = mean(metric("rmse").title, np.square(errors), weights)
-  ends = [None if end is None else float(np.sqrt(end)) for end in (squared.low, squared.high)]
+  least, most = (None if end is None else float(np.sqrt(end)) for end in (squared.low, squared.high))
   value, low, high = _value_and_ends(1 - statistics["r2"], len(labels))
   r2 = Number(metric("r2").title, 1 - value)
   return {
-    "rmse": Number(squared.title, float(np.sqrt(squared.value)), *ends),
+    "rmse": Number(squared.title, float(np.sqrt(squared.value)), least, most),
     "mae": mean(metric("mae").title, np.abs(errors), weights),
     "r2": r2 if low is None or high is None else r2._replace(low=1 - high, high=1 - low),
   }

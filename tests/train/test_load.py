@@ -106,7 +106,8 @@ def test_the_best_checkpoint(finished_run, light_runs):
 
 
 def test_the_best_of_none_that_was_measured_is_refused(finished_copy, monkeypatch):
-  monkeypatch.setattr(manifest, "good_steps", lambda workdir: {3: None})
+  unmeasured = manifest.sealed({"files": {}, "metrics": None, "sums": None})
+  monkeypatch.setattr(manifest, "_inspected", lambda workdir: {3: manifest._Inspected(None, unmeasured)})
   with pytest.raises(
     train.RunError, match=r"^checkpoint: .* has no checkpoint yet that was measured .*'latest'$"
   ):

@@ -66,6 +66,9 @@ def test_table_of_a_comparison():
     ("test/brier", 1.9, 0.5, {}, "1.90 [1.40, 2.00]"),
     ("ood/noise/confidence_auroc", 0.9, 0.2, {}, "0.90 [0.70, 1.00]"),
     ("train/loss", 0.25, 0.5, {}, "0.25 ± 0.50"),
+    ("test/rmse", 44.6, 1.001, {}, "44.60 ± 1.00"),
+    ("test/rmse", 3.21e20, 1e18, {}, "3.21e+20 ± 1e+18"),
+    ("test/mae", 0.00123456, 0.0001, {}, "0.001235 ± 0.0001"),
   ],
 )
 def test_an_interval_ends_where_the_quantity_does(name, mean, half, options, text):

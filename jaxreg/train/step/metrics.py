@@ -128,12 +128,14 @@ def shown(
 ) -> str:
   """Formats a metric from `averaged` for people: `1.67`, or `1.67 ± 0.24`.
 
-  Metrics in the units of the data have significant digits, others `digits` decimals. An interval that reaches
-  values that the metric cannot have ends there, and is written by its ends: `10.97 [0.00, 30.38]`. With
-  `difference`, the value is a difference of two values of the metric.
+  It has `digits` decimals. A metric in the units of the data has significant digits instead where decimals
+  would be too few or too many. An interval that reaches values that the metric cannot have ends there, and is
+  written by its ends: `10.97 [0.00, 30.38]`. With `difference`, the value is a difference of two values of
+  the metric.
   """
   mean, half = values[name], values.get(f"{name}_ci95")
-  form = metric(name).form if metric(name).form.endswith("g") else f".{digits}f"
+  usual = 10.0 ** (1 - digits) <= abs(mean) < 1e5
+  form = metric(name).form if metric(name).form.endswith("g") and not usual else f".{digits}f"
   if half is None:
     return f"{factor * mean:{form}}"
   least, most = metric(name).low, metric(name).high

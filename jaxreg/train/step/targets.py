@@ -103,7 +103,7 @@ class Numbers:
     standard = np.array([NormalDist().inv_cdf(level) for level in levels])
     return levels, predictions[..., :1] + np.sqrt(predictions[..., 1:]) * standard
 
-  def interval(self, predictions: Array) -> tuple[Array, Array]:
+  def interval(self, predictions: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Returns the ends of a prediction's interval: its outer quantiles, or a Gaussian's quantiles."""
     if self.predicts == "quantiles":
       return predictions[..., 0], predictions[..., -1]
