@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from jaxreg._host_memory import keep_freed_memory
 
@@ -61,7 +61,7 @@ class Steps:
     fields: dict[str, Any],
     *,
     replicas: int = 1,
-    form: str = "auto",
+    form: Literal["auto", "vmap", "loop"] = "auto",
     size: int = 1,
     ahead: int = 0,
   ):
@@ -75,9 +75,10 @@ class Steps:
     program, mesh = build(config, dataset.describe()), make_mesh()
     source = make_source(mesh, dataset.training(), resident=True)
     forms = {"vmap": Vmap(mesh), "loop": Loop(mesh, config.parallel, NamedSharding(mesh, PartitionSpec()))}
-    form_of = forms.get(form) or make_replicas(
+    forms["auto"] = make_replicas(
       mesh, number=replicas, params=program.abstract.params, parallel=config.parallel
     )
+    form_of = forms[form]
     self.step, place = form_of.make_step(program.train_step, scan=size > 1)
     init = jax.jit(jax.vmap(program.init), out_shardings=form_of.stacked_layout)
     self.state = form_of.unpack(init(np.arange(replicas, dtype=np.uint32)))
