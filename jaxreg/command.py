@@ -26,6 +26,7 @@ from jaxreg.train.errors import RunError, first_line, printable, program
 JOBS = {
   "train": "jaxreg.train.jobs.train:train",
   "evaluate": "jaxreg.train.jobs.evaluate:evaluate",
+  "predict": "jaxreg.train.jobs.predict:predict",
   "compare": "jaxreg.train.jobs.compare:compare",
   "report": "jaxreg.train.jobs.report:report",
   "check_data": "jaxreg.train.jobs.check_data:check_data",

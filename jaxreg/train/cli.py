@@ -24,9 +24,13 @@ USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DI
                      [--config.FIELD=VALUE ...]
 where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
-  JOB         train, evaluate, compare or report: the job, in place of the
-              config's; or list, help, or check-data, which reads all data of
-              a run once and reports what would end it
+  JOB         train, evaluate, predict, compare or report: the job, in place of
+              the config's; or list, help, or check-data, which reads all data
+              of a run once and reports what would end it
+  predict RUN FILE --out OUT.csv [--conformal]
+              write what the run in the folder RUN predicts for the examples of
+              a CSV, Parquet or .npz file, or of a folder of images, with
+              conformal sets or intervals; the same as --config.predict.*
   --config    the config file to run; default configs/dropmax_digits.py
   --workdir   the folder of checkpoints, metrics and figures; a run continues
               there; default runs/<config>[-<hash of the overrides>]
@@ -76,7 +80,8 @@ class Call:
 def parse(argv: list[str], configs: Path) -> Call:
   """Reads the arguments after the program's name; `configs` is the folder of the configs.
 
-  An evaluation or a report without `--config` takes the configuration of the run in the work directory.
+  An evaluation, a prediction or a report without `--config` takes the configuration of the run in the work
+  directory.
   """
   job, rest = _take_job(argv)
   texts, rest = take_fields(rest)
@@ -118,7 +123,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   workdir = local_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
-  if config.job in ("evaluate", "report") and not has_config:
+  if config.job in ("evaluate", "predict", "report") and not has_config:
     from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 
     config = restore_config(config, workdir, overrides)
@@ -139,9 +144,27 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
     return None, argv
   if first == "report":
     rest = _report_fields(rest)
+  if first == "predict":
+    rest = _predict_fields(rest)
   if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):
     raise RunError(f"{twice}: the job is given already, {first}")
   return first, rest
+
+
+def _predict_fields(arguments: list[str]) -> list[str]:
+  """Turns the leading `RUN FILE`, `--out FILE` and `--conformal` into flags."""
+  number = next((at for at, each in enumerate(arguments) if each.startswith("-")), len(arguments))
+  places, rest = arguments[:number], arguments[number:]
+  if len(places) not in (0, 2):
+    got = " ".join(places)
+    raise RunError(
+      f"predict: needs a run and a file, as in jaxreg predict RUN FILE --out OUT.csv, got {got!r}"
+    )
+  flags = ["--config.predict.file=" + places[1], "--workdir=" + places[0]] if places else []
+  for argument in rest:
+    argument = re.sub(r"^--out\b", "--config.predict.out", argument)
+    flags.append(re.sub(r"^--conformal$", "--config.predict.conformal=True", argument))
+  return flags
 
 
 def _report_fields(arguments: list[str]) -> list[str]:

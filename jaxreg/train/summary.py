@@ -7,6 +7,7 @@ from jaxreg._metrics import metric
 from jaxreg.train.config.choices import Config
 from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
+from jaxreg.train.jobs.predict import lines as prediction_lines
 from jaxreg.train.jobs.report import lines as report_card_lines
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import few_runs, shown
@@ -18,6 +19,8 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
   if config.job == "compare":
     where = f"in {workdir}: compare.md, compare.json, and a folder for each run"
     return "\n".join([markdown(results), where, *figures])
+  if config.job == "predict":
+    return prediction_lines(results)
   if config.job == "report":
     return report_card_lines(results)
   if config.job == "check_data":

@@ -18,7 +18,7 @@ FROM_SIGNATURE = object()  # the default of a field whose function has it in its
 
 MOST_STEPS = "1e9"  # like the other upper bounds: only a typing error exceeds it, and would end the run
 
-Job = Literal["train", "evaluate", "compare", "report", "check_data"]
+Job = Literal["train", "evaluate", "predict", "compare", "report", "check_data"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 CheckpointName = Literal["latest", "best"]
@@ -103,6 +103,8 @@ evaluates = by_job("evaluate", "report")
 
 
 def measured(flat: Options) -> bool:
+  if flat["job"] == "predict":
+    return flat["predict.conformal"]
   return flat["job"] == "report" or (evaluates(flat) and bool(flat["evaluate.measures"]))
 
 
@@ -307,7 +309,9 @@ class Checkpoint(Group):
 
 
 class Evaluate(Group, read_when=by_job("evaluate"), scope="prediction"):
-  checkpoint: CheckpointName = field("latest", "Checkpoint to evaluate.", read_when=evaluates, scope="call")
+  checkpoint: CheckpointName = field(
+    "latest", "Checkpoint to evaluate.", read_when=by_job("evaluate", "predict", "report"), scope="call"
+  )
   split: SplitName = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
   mc_samples: int = field(
     0, "Noise samples that a prediction averages over; 0: no noise.", "[0, 1e6]", always
@@ -330,6 +334,16 @@ class Evaluate(Group, read_when=by_job("evaluate"), scope="prediction"):
     "yes-or-no labels conformal_risk and thresholds (F1 with a threshold per label).",
   )
   alpha: float = field(0.1, "Share of labels that conformal sets and intervals may miss.", "[0, 1]", measured)
+
+
+class Predict(Group, read_when=by_job("predict"), scope="call"):
+  file: str = field("", "New examples: a CSV, Parquet or .npz file, an image or a folder of images.")
+  out: str = field("", "CSV file that the predictions are written to.")
+  conformal: bool = field(
+    False,
+    "Also write conformal sets or intervals, which miss a label as often as evaluate.alpha says and learn "
+    "from the validation split.",
+  )
 
 
 class Report(Group, read_when=by_job("report"), scope="call"):
@@ -408,6 +422,7 @@ class Config(Group):
   optimizer: Optimizer
   checkpoint: Checkpoint
   evaluate: Evaluate
+  predict: Predict
   report: Report
   laplace: Laplace
   compare: Compare

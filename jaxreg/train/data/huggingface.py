@@ -2,15 +2,17 @@
 
 import dataclasses
 import functools
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxreg._extras import install
+from jaxreg.train.data.bounded_files import check_table
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.images import Images, decode_all, is_grey
-from jaxreg.train.data.tables import Kind, Rows, Series, check_named, make_dataset, pandas
+from jaxreg.train.data.tables import Frame, Kind, Rows, Series, check_named, make_dataset, names_in, pandas
 from jaxreg.train.errors import ArgumentError, one_line, unknown
 
 if TYPE_CHECKING:
@@ -84,6 +86,32 @@ def huggingface(
   return _decoded(data) if images and not stream else data
 
 
+def read_parquet_rows(columns: Mapping[str, Any], file: Path) -> Frame:
+  """Reads the columns that a trained model takes from a Parquet file."""
+  split = _open_parquet(file)
+  names = names_in(columns)
+  lists = {name.rpartition("[")[0] for name in names if name.endswith("]")}
+  there = [name for name in split.features if name in names or name in lists]
+  missing = [name for name in names if name not in there and name.rpartition("[")[0] not in there]
+  check_named(split.features, inputs=missing)
+  frame = _rows("inputs", split.select_columns(there), f"{file}, row", (), columns["categories"]).frame
+  check_named(frame, inputs=names)
+  return frame
+
+
+def _open_parquet(file: Path) -> "datasets.Dataset":
+  try:
+    import datasets
+  except ImportError as error:
+    raise ArgumentError("", f"needs the package datasets ({error}); {install('data')}") from error
+  datasets.disable_progress_bars()
+  try:
+    check_parquet([file])
+    return datasets.Dataset.from_parquet(str(file))  # pyright: ignore[reportReturnType]
+  except Exception as error:  # readers of Parquet have no common error
+    raise ArgumentError("inputs", f"{file} cannot be read as Parquet ({one_line(error)})") from error
+
+
 def _open(path: str, configuration: str) -> "datasets.DatasetDict":
   """The splits of a folder or of a name, without a bar for each file."""
   try:
@@ -97,6 +125,7 @@ def _open(path: str, configuration: str) -> "datasets.DatasetDict":
     if saved:
       stored: Any = datasets.load_from_disk(folder)
     else:
+      check_parquet(folder.rglob("*.parquet") if folder.is_dir() else [])
       stored = datasets.load_dataset(str(folder) if folder.exists() else path, configuration or None)
   except Exception as error:  # a hub, its client and readers of many formats have no common error
     raise ArgumentError(
@@ -107,8 +136,22 @@ def _open(path: str, configuration: str) -> "datasets.DatasetDict":
   return stored if isinstance(stored, datasets.DatasetDict) else datasets.DatasetDict({"train": stored})
 
 
+def check_parquet(files: Iterable[Path]) -> None:
+  """Checks that the values of Parquet files fit into memory; a few packed bytes may hold very many."""
+  from pyarrow import parquet
+
+  total = 0
+  for file in files:
+    described = parquet.read_metadata(file)
+    groups = [described.row_group(number) for number in range(described.num_row_groups)]
+    total += max(
+      8 * described.num_rows * described.num_columns, sum(group.total_byte_size for group in groups)
+    )
+    check_table(total)
+
+
 def _rows(
-  part: str, split: "datasets.Dataset", where: str, target: tuple[str, ...], text: tuple[str, ...]
+  part: str, split: "datasets.Dataset", where: str, target: Collection[str], text: Collection[str]
 ) -> Rows:
   """The rows of a split's columns of numbers, texts, classes and lists of numbers."""
   frame: Any = split.to_pandas()

@@ -3,6 +3,7 @@
 import csv as csv_format
 import dataclasses
 import io
+import warnings
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ TEST_FRACTION = 0.2  # of the training rows, if no file or split is for the test
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 FLAGS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
 Kind = Literal["auto", "classes", "numbers"]
+CSV_FORM: dict[str, Any] = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing": MISSING}
 
 
 def csv(
@@ -180,6 +182,7 @@ class Reading:
   decimal: str
   text: Collection[str]
   where: Callable[[int], str]
+  numbers: Collection[str] = ()  # columns that a trained model takes as numbers
 
   def rows(self, texts: Frame) -> Rows:
     """The rows with numbers in place of the texts of a column if they are numbers."""
@@ -214,7 +217,7 @@ class Reading:
         f"with decimal={other!r} alone; give that if {other!r} comes before its decimals, mend the values if "
         "it parts thousands, or name the column in text",
       )
-    if 2 * len(wrong) > len(there):
+    if 2 * len(wrong) > len(there) and name not in self.numbers:
       return as_texts
     raise ArgumentError(
       self.argument,
@@ -350,7 +353,7 @@ def fit_columns(frame: Frame, text: Collection[str]) -> Table:
   return {"fill": dict(zip(numbers, means)), "categories": categories}
 
 
-def encode(columns: Table, frame: Frame) -> np.ndarray:
+def encode(columns: Mapping[str, Any], frame: Frame) -> np.ndarray:
   """The inputs `[n, inputs]` of rows, float64, by `fit_columns`: the numbers, then the categories."""
   from sklearn.preprocessing import OneHotEncoder
 
@@ -362,6 +365,109 @@ def encode(columns: Table, frame: Frame) -> np.ndarray:
   one_hot = OneHotEncoder(categories=texts, handle_unknown="ignore", sparse_output=False)
   # With its categories given, the encoder learns nothing from the rows. A missing text is no category.
   return np.hstack([inputs, one_hot.fit_transform(frame[[*categories]].astype(object).fillna(""))])
+
+
+def names_in(columns: Mapping[str, Any]) -> tuple[str, ...]:
+  """Returns the names of the columns of `fit_columns`: numbers, then categories."""
+  return (*columns["fill"], *columns["categories"])
+
+
+def read_csv_rows(
+  columns: Mapping[str, Any],
+  file: Path,
+  *,
+  delimiter: str,
+  decimal: str,
+  encoding: str,
+  missing: tuple[str, ...],
+) -> Frame:
+  """Reads the columns that a trained model takes from a CSV file; its index numbers the rows from 0."""
+  texts, _ = _read_csv("inputs", file, delimiter, encoding)
+  names = names_in(columns)
+  check_named(texts, inputs=names)
+  read = Reading(
+    argument="inputs",
+    missing={"", *missing},
+    decimal=decimal,
+    text=columns["categories"],
+    where=lambda row: f"{file}, row {row + 1}",
+    numbers=columns["fill"],
+  )
+  return read.rows(texts[[*names]]).frame
+
+
+def inputs_of_rows(columns: Mapping[str, Any], rows: Any) -> np.ndarray:
+  """Computes the inputs `[n, inputs]` of a data frame, a sequence of dicts, or a dict of columns or numbers.
+
+  A missing number becomes the training mean; a missing or new category is 0 everywhere, and a warning names
+  new ones. Other columns are not read.
+  """
+  rows = rows.to_pandas() if hasattr(rows, "to_pandas") else rows
+  if isinstance(rows, Mapping) and not any(map(np.ndim, rows.values())):
+    rows = [rows]
+  try:
+    frame = pandas().DataFrame(rows)
+  except (TypeError, ValueError) as error:
+    problem = "must be a data frame, dicts or the path of a CSV or Parquet file"
+    raise ArgumentError("inputs", f"{problem}, got a {type(rows).__name__} ({one_line(error)})") from error
+  frame = _unnested(frame.reset_index(drop=True), names_in(columns))
+  check_named(frame, inputs=names_in(columns))
+  if frame.empty:
+    raise ArgumentError("inputs", "has no rows")
+  if twice := [name for name in names_in(columns) if frame.columns.tolist().count(name) > 1]:
+    raise ArgumentError("inputs", f"has several columns {twice[0]!r}")
+  numbers = {name: _as_numbers(name, frame[name]) for name in columns["fill"]}
+  texts = {name: _as_texts(frame[name], values) for name, values in columns["categories"].items()}
+  for name, column in texts.items():
+    new = column.dropna()[~column.dropna().isin(columns["categories"][name])]
+    if not new.empty:
+      told = f"{len(new)} of {len(column)} rows have values of column {name!r} that training had not"
+      warnings.warn(f"inputs: {told}, the first {shortened(repr(new.iloc[0]), 40)}", stacklevel=2)
+  return encode(columns, pandas().DataFrame({**numbers, **texts}))
+
+
+def _unnested(frame: Frame, names: Collection[str]) -> Frame:
+  """Adds the columns `NAME[k]` of these names, the k-th values of a column `NAME` of lists."""
+  added: dict[str, list[Any]] = {}
+  for name in names:
+    base, _, number = name.removesuffix("]").rpartition("[")
+    if name in frame or base not in frame or not number.isdigit():
+      continue
+    lists = [[] if np.ndim(value) == 0 else [*value] for value in frame[base]]
+    length = sum(other.rpartition("[")[0] == base for other in names)
+    for row, values in enumerate(lists):
+      if values and len(values) != length:
+        raise ArgumentError(
+          "inputs", f"row {row}: column {base!r} must have {length} numbers, got {len(values)}"
+        )
+    added[name] = [values[int(number)] if values else np.nan for values in lists]
+  return frame.assign(**added)
+
+
+def _as_numbers(name: str, values: Series) -> np.ndarray:
+  """Returns a column as float64, where NaN is missing; texts and infinite numbers are refused."""
+  numbers = np.full(len(values), np.nan)
+  for row, (value, missing) in enumerate(zip(values, values.isna(), strict=True)):
+    if missing:
+      continue
+    try:
+      numbers[row] = np.inf if isinstance(value, str) else value
+    except (TypeError, ValueError):
+      numbers[row] = np.inf
+    if not np.isfinite(numbers[row]):
+      got = shortened(repr(value), 40)
+      raise ArgumentError("inputs", f"row {row}: column {name!r} must be a number or missing, got {got}")
+  return numbers
+
+
+def _as_texts(values: Series, categories: Collection[str]) -> Series:
+  """Returns a column as texts; a whole number is written as the categories have it, with or without `.0`."""
+
+  def as_text(value: object) -> str:
+    text = str(value)
+    return text.removesuffix(".0") if isinstance(value, float) and text not in categories else text
+
+  return values.astype(object).map(as_text, na_action="ignore")
 
 
 def input_names(columns: Table) -> tuple[str, ...]:

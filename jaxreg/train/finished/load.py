@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ import numpy as np
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import Config, base_config, flatten
 from jaxreg.train.data.dataset import Dataset, DataSpec
+from jaxreg.train.data.huggingface import read_parquet_rows
 from jaxreg.train.data.images import Decoding
+from jaxreg.train.data.tables import CSV_FORM, inputs_of_rows, read_csv_rows
+from jaxreg.train.errors import ArgumentError
 from jaxreg.train.finished.inputs import as_stored, in_model_units, is_integer
 from jaxreg.train.finished.loss import make_loss_fn, whole_batch
 from jaxreg.train.finished.restore import decoding_of, restore_config, restore_run
@@ -42,6 +45,8 @@ class Predictor:
     input_names: the names of the inputs of a run on a table, in order; otherwise ().
     decoding: for a run on images of any size, how its evaluation scales and crops them; None for other runs.
     workdir: the folder of the run.
+    config: the configuration that the run was trained with.
+    data: what the run knows of its data.
     program: the pure functions of the run.
     state: the state of the checkpoint, with the parameters for predictions.
   """
@@ -55,9 +60,10 @@ class Predictor:
   input_names: tuple[str, ...]
   decoding: Decoding | None
   workdir: Path
+  config: Config
+  data: DataSpec
   program: Program
   state: TrainState
-  _data: DataSpec
   _replica: int
 
   @functools.cached_property
@@ -71,7 +77,7 @@ class Predictor:
     return jax.jit(lambda params, model_state, inputs: apply(params, model_state, self._scaled(inputs)))
 
   def __call__(self, inputs: object, *, key: Key | None = None) -> Array | np.ndarray:
-    predictions, target = self._predictions(inputs, key), self.program.target
+    predictions, target = self.predictions(self.stored(inputs), key), self.program.target
     if not isinstance(target, Numbers):
       return predictions
     return target.standard.original(target.point(np.asarray(predictions)))
@@ -81,16 +87,20 @@ class Predictor:
     target = self.program.target
     if not isinstance(target, Numbers):
       raise ValueError("interval needs a model of numbers, got one of classes")
-    low, high = target.interval(np.asarray(self._predictions(inputs, key)))
+    low, high = target.interval(np.asarray(self.predictions(self.stored(inputs), key)))
     return target.standard.original(low), target.standard.original(high)
 
-  def _predictions(self, inputs: object, key: Key | None) -> Array:
+  def predictions(self, stored: Array, key: Key | None = None) -> Array:
+    """Computes what `program.target` takes, such as log-probabilities, or moments of standardised numbers.
+
+    The inputs are as `stored` returns them, or as a split of the `dataset` has them.
+    """
     key = jax.random.clone(self.state.key) if key is None else key
-    return self._predict(self.state, self._stored(inputs), key)
+    return self._predict(self.state, stored, key)
 
   def outputs(self, inputs: object) -> dict[str, Array]:
     """Computes the outputs of the head by name, such as `logits` and `retain_logits`, `[batch, classes]`."""
-    return self._outputs(self.state.params, self.state.model_state, self._stored(inputs))[0]
+    return self._outputs(self.state.params, self.state.model_state, self.stored(inputs))[0]
 
   @property
   def backbone(self) -> Any:
@@ -111,11 +121,6 @@ class Predictor:
     `key=None` nothing is dropped, and BatchNorm uses its running averages.
     """
     return make_loss_fn(self.program, self.state.model_state)
-
-  @functools.cached_property
-  def config(self) -> Config:
-    """The configuration that the run was trained with."""
-    return restore_config(base_config(), self.workdir)
 
   @functools.cached_property
   def dataset(self) -> Dataset:
@@ -141,9 +146,30 @@ class Predictor:
     state = restore_state(self.program, self.workdir, step, self._replica, self.config.replicas)
     return dataclasses.replace(self, step=step, state=state)
 
-  def _stored(self, inputs: object) -> Array:
-    inputs = self._data.standardized(inputs)
+  def stored(self, inputs: object) -> Array:
+    """Converts inputs to those that the data source stores; features are standardised."""
+    if self.data.columns and not isinstance(inputs, np.ndarray | jax.Array):
+      inputs = self._table_inputs(inputs)
+    inputs = self.data.standardized(inputs)
     return as_stored(inputs, self.input_shape, self.input_dtype, self.scale, self.decoding)
+
+  def read_table(self, file: Path) -> Any:
+    """Reads the columns of the inputs from a Parquet file, or from a CSV file of the training file's form."""
+    if not file.is_file():
+      raise ArgumentError("inputs", f"{file} is not a file; give a CSV or Parquet file")
+    if file.suffix == ".parquet":
+      return read_parquet_rows(self.data.columns, file)
+    options = self.config.data.csv if self.config.data.name == "csv" else {}
+    form = {name: options.get(name, default) for name, default in CSV_FORM.items()}
+    return read_csv_rows(self.data.columns, file, **form)
+
+  def _table_inputs(self, rows: Any) -> np.ndarray:
+    """Computes the inputs of rows, or of the rows of a file."""
+    if isinstance(rows, str | Path):
+      rows = self.read_table(local_path(rows, "inputs"))
+    if isinstance(rows, list | tuple) and not any(isinstance(row, Mapping) for row in rows):
+      return np.asarray(rows)  # numbers in the order of `input_names`
+    return inputs_of_rows(self.data.columns, rows)
 
   def _scaled(self, inputs: Array) -> Array:
     return in_model_units(inputs, self.input_dtype, self.scale)
@@ -163,6 +189,8 @@ class Predictor:
     kind = self.input_dtype
     if is_integer(kind) and self.scale != 1:
       kind += f" in [0, {self.scale:g}], or floating in [0, 1]"
+    if self.data.columns:
+      kind += ", or rows of a table"
     if self.decoding is not None:
       kind += ", or uint8 images of any size"
     outputs = f"log-probabilities of {self.num_classes} classes" if self.num_classes else "numbers"
@@ -184,8 +212,10 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     in the units of the data and in float64, and `predict.interval(inputs)` the ends of their intervals.
     Its `repr` says which inputs it takes. It takes inputs as the data source stores them (for MNIST uint8
     `[batch, 28, 28, 1]`) and scales them as in training, or it takes floats that are scaled already. After a
-    training on image files, it also takes a list of files, or of uint8 images of any size, which it scales
-    and crops as the run's evaluation does. The key is for predictions that sample masks, and for
+    training on a table, it also takes a data frame, dicts of rows or of columns, or the path of a CSV or
+    Parquet file: a missing number becomes the training mean, and a new category is told. After a training on
+    image files, it also takes a list of files, or of uint8 images of any size, which it scales and crops as
+    the run's evaluation does. The key is for predictions that sample masks, and for
     `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns classes' names,
     `predict.outputs(inputs)` the outputs of the head by name; `predict.backbone` is the trained module.
     `predict.loss_fn` and `predict.whole_batch()` are what `jaxreg.flatness` takes; `predict.at(step)` is the
@@ -199,17 +229,22 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     >>> labels = predict(images).argmax(-1)
   """
   folder = local_path(workdir, "workdir")
-  program, state, data = restore_run(folder, checkpoint, replica)
+  return restore_predictor(folder, restore_config(base_config(), folder), checkpoint, replica)
+
+
+def restore_predictor(folder: Path, config: Config, checkpoint: str | int, replica: int) -> Predictor:
+  """Returns the trained model of a work directory, which predicts as `config` says."""
+  program, state, data = restore_run(folder, checkpoint, replica, config)
   names = ("input_shape", "input_dtype", "scale", "num_classes", "class_names", "input_names")
   described = {name: getattr(data, name) for name in names}
-  step, decoding = int(state.step), decoding_of(folder)
   return Predictor(
     **described,
-    step=step,
-    decoding=decoding,
+    step=int(state.step),
+    decoding=decoding_of(config),
     workdir=folder,
+    config=config,
+    data=data,
     program=program,
     state=state,
-    _data=data,
     _replica=replica,
   )

@@ -61,17 +61,19 @@ def _with_tuples(value: Json) -> object:
   return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-def decoding_of(workdir: Path) -> Decoding | None:
+def decoding_of(config: Config) -> Decoding | None:
   """Returns how the evaluation of a run scales and crops images; None for a run on other inputs."""
-  config = restore_config(base_config(), workdir)
   return Decoding(**config.data.stream) if reads_streams(flatten(config)) else None
 
 
 def restore_run(
-  workdir: Path, checkpoint: str | int, replica: object
+  workdir: Path, checkpoint: str | int, replica: object, config: Config | None = None
 ) -> tuple[Program, TrainState, DataSpec]:
-  """Returns the functions of a run, one replica's state and the description of the run's data."""
-  config = restore_config(base_config(), workdir)
+  """Returns the functions of a run, one replica's state and the description of the run's data.
+
+  `config` is the run's own by default. It may predict in another way.
+  """
+  config = config or restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)
   try:
     check(config)

@@ -218,6 +218,13 @@ _is_number: _Check = lambda value: type(value) in (int, float) and math.isfinite
 _list_of = lambda right: lambda value: isinstance(value, list) and all(map(right, value))
 _table_of = lambda right: lambda value: isinstance(value, dict) and all(map(right, value.values()))
 
+
+def _is_columns(value: Any) -> bool:
+  """Whether a value is what `fit_columns` learns."""
+  parts = isinstance(value, dict) and value.keys() == {"fill", "categories"}
+  return parts and _table_of(_is_number)(value["fill"]) and _table_of(_list_of(_is_text))(value["categories"])
+
+
 # The fields of a `DataSpec`, and whether a value of them is right.
 DATA: dict[str, _Check] = {
   **dict.fromkeys(("input_shape", "label_shape"), _list_of(_is_size)),
@@ -228,7 +235,7 @@ DATA: dict[str, _Check] = {
   **dict.fromkeys(
     ("label_mean", "label_std", "mean", "std", "input_mean", "input_std"), _list_of(_is_number)
   ),
-  "columns": lambda value: isinstance(value, dict),
+  "columns": lambda value: value == {} or _is_columns(value),
   "model": _table_of(_is_size),
   **dict.fromkeys(("class_names", "input_names"), _list_of(_is_text)),
   "class_counts": _list_of(_is_count),

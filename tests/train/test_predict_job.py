@@ -1,0 +1,369 @@
+"""Predictions for new examples, by `load` and by the job `predict`: against an encoding by scikit-learn."""
+
+import csv
+import functools
+import json
+import warnings
+
+import numpy as np
+import pytest
+import runs
+from image_files import make_folder
+from sklearn import compose, impute, preprocessing
+
+from jaxreg import train
+from jaxreg.train import cli
+from jaxreg.train.data import sources
+from jaxreg.train.jobs.predict import lines, predict
+
+pandas = pytest.importorskip("pandas")
+hub = pytest.importorskip("datasets")
+
+COLOURS = ("blue", "green", "red")
+ROWS = {  # with missing values and a colour that training had not
+  "age": [31.5, None, 44.0, -2.0],
+  "colour": ["red", "green", None, "violet"],
+  "wide": [1.0, 2.5, 3.0, None],
+}
+
+
+METHODS = {"kind": "softmax", "score": "gaussian_nll", "quantiles": "pinball"}
+
+
+def table(number=90, *, label):
+  generator = np.random.default_rng(number)
+  age, wide = generator.normal(40, 10, number).round(2), generator.normal(size=number).round(3)
+  colour = generator.choice(COLOURS, number)
+  columns = {"age": age.astype(object), "colour": colour.astype(object), "wide": wide}
+  columns["age"][4], columns["colour"][6] = "", ""
+  score = age / 10 + 3 * (colour == "red") + wide
+  kind = np.where(score > np.median(score), "yes", "no")
+  return pandas.DataFrame(columns | ({"kind": kind} if label == "kind" else {"score": 1e6 + 100 * score}))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, light_module):
+  """A function from the kind of labels to a run on a table: the work directory and the training rows."""
+  del light_module
+
+  @functools.cache
+  def make(label):
+    folder = tmp_path_factory.mktemp(label)
+    frame = table(label=label)
+    frame.to_csv(folder / "train.csv", index=False)
+    fields = {
+      "data.name": "csv",
+      "data.csv.path": str(folder / "train.csv"),
+      "method.name": METHODS[label],
+    }
+    table(60, label=label).to_csv(folder / "test.csv", index=False)
+    table(40, label=label).to_csv(folder / "val.csv", index=False)
+    fields |= {"data.csv.test": str(folder / "test.csv"), "data.csv.val": str(folder / "val.csv")}
+    train.train(runs.make_config({**fields, "epochs": 3}), folder / "run")
+    return folder / "run", frame
+
+  return make
+
+
+def encoded(frame, rows):
+  """The matrix of the inputs, by scikit-learn: the numbers, then a column for each colour."""
+  numbers, texts = ["age", "wide"], ["colour"]
+  transform = compose.make_column_transformer(
+    (impute.SimpleImputer(), numbers),
+    (preprocessing.OneHotEncoder(handle_unknown="ignore", categories=[[*COLOURS]]), texts),
+    sparse_threshold=0,
+  )
+
+  def clean(table):
+    values = {name: pandas.to_numeric(pandas.Series(table[name])) for name in numbers}
+    return pandas.DataFrame({**values, "colour": [each or "none" for each in table["colour"]]})
+
+  transform.fit(clean(frame.replace("", None)))
+  return np.asarray(transform.transform(clean(rows)), np.float64)
+
+
+def called(*arguments):
+  """The results of the command `jaxreg predict`."""
+  call = cli.parse(["predict", *map(str, arguments)], runs.ROOT / "configs")
+  return predict(call.config, call.workdir)
+
+
+def written(workdir, file, out, *flags):
+  """What the job writes, by column, and its results."""
+  results = called(workdir, file, "--out", out, *flags)
+  with open(out, newline="", encoding="utf-8") as stream:
+    rows = [*csv.DictReader(stream)]
+  assert [*rows[0]] == results["columns"]
+  assert len(rows) == results["examples"]
+  return {name: [row[name] for row in rows] for name in rows[0]}, results
+
+
+def forms(folder):
+  """The same rows in every form that `load` takes."""
+  frame = pandas.DataFrame(ROWS)
+  frame.assign(more="left").to_csv(folder / "rows.csv", index=False)
+  hub.Dataset.from_dict(ROWS).to_parquet(folder / "rows.parquet")
+  rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+  return {
+    "frame": frame,
+    "turned": frame[["wide", "colour", "age"]].set_index(pandas.Index([7, 7, 3, 1])),
+    "rows": rows,
+    "columns": ROWS,
+    "arrow": hub.Dataset.from_dict(ROWS),
+    "csv": folder / "rows.csv",
+    "csv as text": str(folder / "rows.csv"),
+    "parquet": folder / "rows.parquet",
+  }
+
+
+@pytest.mark.parametrize("kind", ["kind", pytest.param("score", marks=pytest.mark.thorough)])
+def test_rows_are_encoded_as_in_training(kind, trained, tmp_path):
+  workdir, frame = trained(kind)
+  predictor = train.load(workdir)
+  expected = np.asarray(predictor(encoded(frame, ROWS)))
+  for name, rows in forms(tmp_path).items():
+    with pytest.warns(UserWarning, match="1 of 4 rows have values of column 'colour' .* 'violet'"):
+      predictions = np.asarray(predictor(rows))
+    np.testing.assert_allclose(predictions, expected, rtol=1e-6, err_msg=name)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    first = {name: values[0] for name, values in ROWS.items()}
+    np.testing.assert_allclose(predictor(first), expected[:1], rtol=1e-6)
+  if kind == "kind":
+    assert predictor.classify([first]) == [("no", "yes")[int(expected[0].argmax())]]
+
+
+@pytest.mark.thorough
+def test_texts_that_look_like_numbers_are_the_same_texts_in_a_frame(tmp_path, light_runs):
+  codes = ["1", "2", "3.0"] * 30
+  frame = pandas.DataFrame({"code": codes, "label": ["a", "b", "c"] * 30})
+  frame.to_csv(tmp_path / "a.csv", index=False)
+  fields = {"data.name": "csv", "data.csv.path": str(tmp_path / "a.csv"), "data.csv.text": ("code",)}
+  train.train(runs.make_config({**fields, "epochs": 1, "method.name": "softmax"}), tmp_path / "run")
+  predictor = train.load(tmp_path / "run")
+  expected = predictor(np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]))
+  for codes in (["1", "2", "3.0", None], [1.0, 2.0, 3.0, np.nan]):
+    np.testing.assert_allclose(predictor(pandas.DataFrame({"code": codes})), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("rows", "told"),
+  [
+    ({"age": [1.0], "wide": [2.0]}, "inputs: got 'colour', allowed are age, wide"),
+    (
+      {"age": ["x"], "wide": [2.0], "colour": ["red"]},
+      "row 0: column 'age' must be a number or missing, got 'x'",
+    ),
+    ({"age": [1.0, np.inf], "wide": [2.0, 1], "colour": ["red"] * 2}, "row 1: column 'age' .* got inf"),
+    ({"age": [], "wide": [], "colour": []}, "inputs: has no rows"),
+    ({"age": [1.0], "wide": [2.0, 3.0], "colour": ["red"]}, "inputs: must be a data frame, dicts or"),
+    ([], "inputs must have shape"),
+    (3, "inputs: must be a data frame, dicts or the path of a CSV or Parquet file, got a int"),
+    ("absent.csv", "inputs: absent.csv is not a file"),
+  ],
+)
+def test_rows_that_do_not_fit(rows, told, trained):
+  with pytest.raises(ValueError, match=told) as refused:
+    train.load(trained("kind")[0])(rows)
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+  ("content", "told"),
+  [
+    ("age,wide\n1,2\n", "got 'colour', allowed are age, wide"),
+    ("age,wide,colour\n1,2,red\nold,2,red\n", "row 3: column 'age' has 'old' among numbers"),
+    ("age,wide,colour\nold,2,red\n", "row 2: column 'age' has 'old' among numbers"),
+    ("age;wide;colour\n1;2;red\n", "delimiter: .*must be the character between two values|only one column"),
+    ("age,wide,colour\n", "has no rows"),
+    ("", "cannot be read as CSV"),
+  ],
+)
+def test_files_that_do_not_fit(content, told, trained, tmp_path):
+  (tmp_path / "a.csv").write_text(content)
+  with pytest.raises(train.RunError, match=told) as refused:
+    written(trained("kind")[0], tmp_path / "a.csv", tmp_path / "out.csv")
+  assert "predict.file: " in str(refused.value)
+  assert "\n" not in str(refused.value)
+  assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_job_writes_classes_probabilities_and_sets(trained, tmp_path):
+  workdir, frame = trained("kind")
+  for name, first in {"rows.csv": 2, "rows.parquet": 0}.items():
+    forms(tmp_path)
+    with pytest.warns(UserWarning, match="violet"):
+      columns, results = written(workdir, tmp_path / name, tmp_path / "out.csv", "--conformal")
+    assert columns["example"] == [str(first + row) for row in range(4)]
+    log_probs = np.asarray(train.load(workdir)(encoded(frame, ROWS)))
+    shown = np.array([columns["p(no)"], columns["p(yes)"]], float).T
+    np.testing.assert_allclose(shown, np.exp(log_probs), rtol=1e-6)
+    assert columns["class"] == [("no", "yes")[number] for number in log_probs.argmax(1)]
+    # Of 40 held-out examples, the 37th smallest of the true classes' scores: (40 + 1) * 0.9, rounded up.
+    val = table(40, label="kind")
+    theirs = np.asarray(train.load(workdir)(encoded(frame, val)), np.float64)
+    threshold = np.sort(np.exp(theirs[np.arange(40), (val["kind"] == "yes").astype(int)]))[40 - 37]
+    sets = [
+      [name for name, p in zip(("no", "yes"), row, strict=True) if p >= threshold * (1 - 1e-5)]
+      for row in shown
+    ]
+    assert [json.loads(text) for text in columns["set"]] == sets
+  assert "4 predictions of the checkpoint of step" in lines(results)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["score", "quantiles"])
+def test_a_job_writes_numbers_and_intervals_in_their_units(kind, trained, tmp_path):
+  workdir, frame = trained(kind)
+  forms(tmp_path)
+  predictor, matrix = train.load(workdir), encoded(frame, ROWS)
+  with pytest.warns(UserWarning, match="violet"):
+    columns, _ = written(workdir, tmp_path / "rows.csv", tmp_path / "a.csv")
+  assert [*columns] == ["example", "score", "score low", "score high"]
+  np.testing.assert_allclose(np.array(columns["score"], float), predictor(matrix), rtol=1e-9)
+  for end, values in zip(("low", "high"), predictor.interval(matrix), strict=True):
+    np.testing.assert_allclose(np.array(columns[f"score {end}"], float), values, rtol=1e-9)
+  with pytest.warns(UserWarning, match="violet"):
+    columns, _ = written(workdir, tmp_path / "rows.csv", tmp_path / "b.csv", "--conformal")
+  val = table(40, label=kind)
+  low, high = predictor.interval(encoded(frame, val))
+  margin = np.sort(np.maximum(low - val["score"], val["score"] - high))[37 - 1]  # (40 + 1) * 0.9, rounded up
+  for end, own, sign in zip(("low", "high"), predictor.interval(matrix), (-1, 1), strict=True):
+    np.testing.assert_allclose(np.array(columns[f"score {end}"], float), own + sign * margin, rtol=1e-8)
+
+
+@pytest.mark.thorough
+def test_several_seeds_and_ensembles(tmp_path, light_runs):
+  table(label="kind").to_csv(tmp_path / "a.csv", index=False)
+  fields = {"data.name": "csv", "data.csv.path": str(tmp_path / "a.csv"), "method.name": "softmax"}
+  fields |= {"replicas": 4, "ensemble": 2, "epochs": 1}
+  train.train(runs.make_config(fields), tmp_path / "run")
+  forms(tmp_path)
+  members = [train.load(tmp_path / "run", replica=replica) for replica in range(2)]
+  with pytest.warns(UserWarning, match="violet"):
+    columns, results = written(tmp_path / "run", tmp_path / "rows.csv", tmp_path / "out.csv")
+  with pytest.warns(UserWarning, match="violet"):
+    mean = np.mean([np.exp(np.asarray(member(ROWS))) for member in members], axis=0)
+  np.testing.assert_allclose(np.array(columns["p(yes)"], float), mean[:, 1], rtol=1e-5)
+  assert results["remarks"] == ["the run has 2 ensembles: the first predicts"]
+
+
+@pytest.mark.thorough
+def test_several_labels(tmp_path, light_runs):
+  generator = np.random.default_rng(0)
+  x = generator.normal(size=(90, 2)).round(3)
+  frame = pandas.DataFrame({"x": x[:, 0], "y": x[:, 1], "up": x[:, 0] > 0, "right": x[:, 1] > 0})
+  frame.to_csv(tmp_path / "a.csv", index=False)
+  fields = {"data.name": "csv", "data.csv.path": str(tmp_path / "a.csv"), "data.csv.labels": ("up", "right")}
+  train.train(runs.make_config({**fields, "method.name": "multilabel", "epochs": 2}), tmp_path / "run")
+  columns, _ = written(tmp_path / "run", tmp_path / "a.csv", tmp_path / "out.csv", "--conformal")
+  assert [*columns] == ["example", "up", "p(up)", "set(up)", "right", "p(right)", "set(right)"]
+  log_probs = np.asarray(train.load(tmp_path / "run")(x))
+  np.testing.assert_allclose(np.array(columns["p(up)"], float), np.exp(log_probs[:, 0, 1]), rtol=1e-5)
+  assert [int(value) for value in columns["right"]] == log_probs[:, 1].argmax(-1).tolist()
+  assert all({"0", "1"} >= {*json.loads(text)} for text in columns["set(up)"])
+
+
+@pytest.mark.thorough
+def test_arrays_of_an_npz_file(finished_run, tmp_path):
+  images = sources.digits().test.inputs[:50]
+  for name in ("x", "x_test"):
+    np.savez(tmp_path / "a.npz", **{name: images})
+    columns, _ = written(finished_run, tmp_path / "a.npz", tmp_path / "out.csv")  # 48 and 2 of them
+    log_probs = np.asarray(train.load(finished_run)(images))
+    shown = np.array([columns[f"p({k})"] for k in range(10)], float).T
+    np.testing.assert_allclose(shown, np.exp(log_probs), rtol=1e-5)
+    assert columns["class"] == [str(k) for k in log_probs.argmax(1)]
+  for arrays, told in (
+    ({"y": images}, "it has no array x or x_test; it has y"),
+    ({"x": images[:, :3]}, "must have shape"),
+    ({"x": images[:0]}, "x must have examples"),
+    ({"x": np.full((2, 8, 8, 1), np.nan)}, "NaN or an infinite value in example 0"),
+    ({"x": images.astype("U")}, "x must be real numbers"),
+  ):
+    np.savez(tmp_path / "b.npz", **arrays)
+    with pytest.raises(train.RunError, match=f"predict.file: .*b.npz: .*{told}"):
+      written(finished_run, tmp_path / "b.npz", tmp_path / "out.csv")
+
+
+@pytest.mark.thorough
+def test_folders_of_images(tmp_path, light_runs):
+  folder = make_folder(tmp_path / "images")
+  fields = {"data.name": "image_folder", "data.image_folder.path": str(folder), "data.stream.size": 6}
+  fields |= {
+    "batch_size": 8,
+    "eval_batch_size": 5,
+    "data.subset.limit": 0,
+    "epochs": 1,
+    "method.name": "softmax",
+  }
+  train.train(runs.make_config(fields), tmp_path / "run")
+  (folder / "val" / "notes.txt").write_text("no image")
+  columns, results = written(tmp_path / "run", folder / "val", tmp_path / "out.csv", "--conformal")
+  files = sorted(path for path in (folder / "val").rglob("*") if path.suffix.lower() == ".png")
+  assert columns["example"] == [str(path.relative_to(folder / "val")) for path in files]
+  log_probs = np.asarray(train.load(tmp_path / "run")(files))
+  np.testing.assert_allclose(np.array(columns["p(cat)"], float), np.exp(log_probs[:, 0]), rtol=1e-5)
+  assert "1 .txt" in results["remarks"][0]
+  one, _ = written(tmp_path / "run", files[0], tmp_path / "out.csv")
+  assert one["p(cat)"] == pytest.approx(columns["p(cat)"][:1])
+  files[0].write_bytes(b"no image")
+  with pytest.raises(train.RunError, match=f"predict.file: .*{files[0].name} cannot be decoded"):
+    written(tmp_path / "run", folder / "val", tmp_path / "out.csv")
+
+
+@pytest.mark.thorough
+def test_images_of_one_size_in_a_folder(finished_run, tmp_path):
+  from PIL import Image
+
+  images = sources.digits().test.inputs[:3]
+  (tmp_path / "images").mkdir()
+  for number, image in enumerate(images):
+    Image.fromarray(image[..., 0]).save(tmp_path / "images" / f"{number}.png")
+  columns, _ = written(finished_run, tmp_path / "images", tmp_path / "out.csv")
+  log_probs = np.asarray(train.load(finished_run)(images))
+  np.testing.assert_allclose(np.array(columns["p(3)"], float), np.exp(log_probs[:, 3]), rtol=1e-5)
+  Image.new("L", (9, 8)).save(tmp_path / "images" / "wide.png")
+  with pytest.raises(train.RunError, match=r"wide.png must have the shape \(8, 8, 1\)"):
+    written(finished_run, tmp_path / "images", tmp_path / "out.csv")
+
+
+def test_the_arguments(finished_run, trained, tmp_path):
+  workdir = trained("kind")[0]
+  call = cli.parse(["predict", str(workdir), "b.csv", "--out=c.csv", "--conformal"], runs.ROOT / "configs")
+  assert (call.workdir, call.config.job) == (workdir, "predict")
+  assert call.config.predict.to_dict() == {"file": "b.csv", "out": "c.csv", "conformal": True}
+  with pytest.raises(train.RunError, match=r"predict: needs a run and a file, .* got 'b.csv'"):
+    cli.parse(["predict", "b.csv", "--out=c.csv"], runs.ROOT / "configs")
+  (tmp_path / "b.csv").write_text("age,wide,colour\n1,2,red\n")
+  for arguments, told in (
+    ([str(workdir), str(tmp_path / "b.csv")], "predict.out: must name a file"),
+    ([str(workdir), "absent.csv", "--out", "c.csv"], "predict.file: got 'absent.csv', which is not there"),
+    ([str(workdir), str(tmp_path / "b.csv"), "--out", str(tmp_path)], "predict.out: must be a new file"),
+    ([str(workdir), str(tmp_path / "b.csv"), "--out", str(tmp_path / "b.csv")], "predict.out: must be a new"),
+    ([str(finished_run), str(tmp_path / "b.csv"), "--out", "c.csv"], "this run reads no table"),
+    ([str(tmp_path), str(tmp_path / "b.csv"), "--out", "c.csv"], "has no config.json"),
+    (
+      [str(workdir), str(tmp_path / "b.csv"), "--out", "c.csv", "--config.seed=3"],
+      "belongs to another configuration",
+    ),
+  ):
+    with pytest.raises(train.RunError, match=told):
+      called(*arguments)
+
+
+@pytest.mark.thorough
+def test_a_prediction_may_sample_and_take_the_best_checkpoint(finished_run, tmp_path):
+  np.savez(tmp_path / "a.npz", x=sources.digits().test.inputs[:5])
+  plain, results = written(finished_run, tmp_path / "a.npz", tmp_path / "out.csv")
+  sampled, _ = written(
+    finished_run, tmp_path / "a.npz", tmp_path / "out.csv", "--config.evaluate.mc_samples=3"
+  )
+  assert plain["p(0)"] != sampled["p(0)"]
+  best, others = written(
+    finished_run, tmp_path / "a.npz", tmp_path / "out.csv", "--config.evaluate.checkpoint=best"
+  )
+  predictor = train.load(finished_run, checkpoint="best")
+  assert (results["step"], others["step"]) == (24, predictor.step)
+  expected = np.exp(np.asarray(predictor(sources.digits().test.inputs[:5])))[:, 0]
+  np.testing.assert_allclose(np.array(best["p(0)"], float), expected, rtol=1e-5)
