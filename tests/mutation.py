@@ -170,8 +170,8 @@ _TABLE = {
   "flatness/_noise.py flatness/test_flatness_noise.py": (
     ("(num_samples - 1)", "num_samples", "test_few_draws_are_unbiased"),
     (
-      "* float(examples) ** 2",
-      "* float(examples)",
+      "* count**2",
+      "* count",
       "test_per_example_covariance_agrees_with_samples_of_the_whole_gradient[7]",
     ),
   ),
@@ -189,8 +189,8 @@ _TABLE = {
       "test_parameters_that_are_no_kernel_of_one_layer[_to_prototypes]",
     ),
   ),
-  "flatness/_jacobians.py flatness/test_jacobians.py": (
-    ("chunk_size / num_examples(batch)", "1 / 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
+  "flatness/_jacobians.py flatness/test_uneven_counts.py": (
+    ("times_count(curvature, count)", "curvature", "test_chunks_of_jacobians_weigh_by_their_counts[7]"),
   ),
   "_jacobians.py flatness/test_jacobians.py": (
     ("self.first + self.stride * number", "0", "test_each_example_draws_its_own_noise"),
@@ -204,7 +204,17 @@ _TABLE = {
       "x[: chunks * chunk_size].reshape(chunks, chunk_size, *x.shape[1:]).swapaxes(0, 1)",
       "test_chunks_are_dealt_out",
     ),
-    ("last, jnp.int32(chunks)", "last, jnp.int32(0)", "test_chunks_draw_different_noise"),
+    ("rest), jnp.int32(chunks)", "rest), jnp.int32(0)", "test_chunks_draw_different_noise"),
+  ),
+  "flatness/_chunked.py flatness/test_uneven_counts.py": (
+    (
+      "(count / size).astype(loss.dtype)",
+      "(count / count).astype(loss.dtype)",
+      "test_chunks_weigh_by_their_counts[7]",
+    ),
+  ),
+  "flatness/_streamed.py flatness/test_uneven_counts.py": (
+    ("example_count(count,", "example_count(None,", "test_a_curvature_weights_batches_by_their_counts[list]"),
   ),
   "flatness/_eigen.py flatness/test_eigen.py": (
     ("ddof=1) / math.sqrt(len(nodes))", "ddof=1)", "test_standard_error_of_the_density"),
@@ -244,9 +254,9 @@ _TABLE = {
   ),
   "flatness/_power_law.py flatness/test_power_law.py": (
     ("scaled, scaled**2", "scaled, scaled**3", "test_linearity_is_the_textbook_test"),
-    ("* number / (number - 2)", "", "test_points_without_a_logarithm_do_not_count"),
+    ("rounding**2) / (1 - leverage)", "rounding**2)", "test_intervals_cover_the_truth[5-growing]"),
   ),
-  "flatness/_common.py flatness/test_common.py": (
+  "_analyses.py flatness/test_common.py": (
     (
       'default_matmul_precision("highest"',
       'default_matmul_precision("default"',
