@@ -90,12 +90,37 @@ def outputs_at(apply_fn: Callable[..., Any], params: Params, batch: Batch, key: 
     return widened(apply_fn(params, batch, key=same(key)))
 
 
-def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) -> Array:
-  """Computes the loss, which must be a scalar, with the same noise in every call."""
+def mean_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) -> Array:
+  """Computes the mean loss, with the same noise in every call."""
+  return mean_and_count(loss_fn, params, batch, key)[0]
+
+
+def mean_and_count(
+  loss_fn: LossFn, params: Params, batch: Batch, key: Key | None
+) -> tuple[Array, Array | None]:
+  """Computes the mean loss and how many examples it counts, with the same noise in every call."""
   check_loss_fn(loss_fn)
   with _explained(batch, key, "key must be given, because loss_fn draws noise, got None"):
     loss = loss_fn(params, batch, key=same(key))
+  return as_mean_and_count(loss, "loss_fn")
+
+
+def as_mean_and_count(loss: Any, name: str) -> tuple[Array, Array | None]:
+  """Returns the mean and the count of a loss: `(mean, count)` as it is, and a mean with the count None."""
+  pair = loss if isinstance(loss, tuple) and len(loss) == 2 else (loss, None)
   shapes = jax.tree.map(jnp.shape, loss)
-  if shapes != ():
-    raise ValueError(f"loss_fn must return a scalar, a mean over the examples, got shape {shapes}")
-  return loss
+  if shapes not in ((), ((), ())):
+    raise ValueError(
+      f"{name} must return a scalar, a mean over the examples, or (mean, count), got shape {shapes}"
+    )
+  return pair
+
+
+def example_count(count: Array | None, batch: Batch, dtype: Any) -> Array:
+  """Returns the count of a loss, or else how many examples the batch has, as a scalar of `dtype`."""
+  return jnp.asarray(num_examples(batch) if count is None else count, dtype)
+
+
+def times_count(x: Array, count: Array) -> Array:
+  """Multiplies the mean of a part by its count; the mean may be NaN where nothing counts."""
+  return jnp.where(count > 0, x * count, 0)

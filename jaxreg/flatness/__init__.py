@@ -7,9 +7,10 @@ Which function to use:
 - `hessian`: the whole matrix of a model with few parameters.
 
 These functions work on any pytree of parameters and any `loss_fn(params, batch, *, key) -> scalar`, with
-`key=None` for no noise. `mask` selects parameters; directions and samples are rows in the order of
-`subset(params, mask).flat`. Parameters and data in float16 or bfloat16 are widened to float32. Use
-`chunked(loss_fn, chunk_size)` if a data set is too large for one pass.
+`key=None` for no noise. If some examples do not count, the loss must return `(mean, count)`; then functions
+that merge batches or chunks weight them by their counts. `mask` selects parameters; directions and samples
+are rows in the order of `subset(params, mask).flat`. Parameters and data in float16 or bfloat16 are widened
+to float32. Use `chunked(loss_fn, chunk_size)` if a data set is too large for one pass.
 """
 
 from jaxreg.flatness._chunked import chunked

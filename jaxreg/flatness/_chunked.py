@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg._analyses import num_examples
+from jaxreg._analyses import as_mean_and_count, num_examples
 from jaxreg._checks import check_count, check_loss_fn
 from jaxreg._sharding import partitioned
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
@@ -18,11 +18,17 @@ from jaxreg.typing import Array, Batch, Key, LossFn, Params
 # The maximum number of terms that one loop adds.
 LOOP = 64
 
+# The sum over chunks of means times counts, over the number of examples; and the sum of the counts.
+Sums = tuple[Array, Array]
+
 
 def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
   """Computes the same mean loss chunk by chunk, and its derivatives of any order too.
 
-  .. math:: L = \\frac1n \\sum_c n_c L_c
+  .. math:: L = \\frac{\\sum_c n_c L_c}{\\sum_c n_c}
+
+  If some examples do not count, or not alike, the loss must return `(mean, count)`, as `(losses.sum() /
+  where.sum(), where.sum())`. Then `n_c` is the count of a chunk, else its number of examples.
 
   In addition to the data it needs the memory of one chunk: the backward pass recomputes each chunk. Chunk `c`
   of `k` whole chunks has the examples `c, c + k, c + 2k, ...`, so that with data sharded over devices every
@@ -30,11 +36,12 @@ def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
   own key.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, a mean over the leading axis of the batch's leaves.
+    loss_fn: `(params, batch, *, key) -> scalar`, a mean over the leading axis of the batch's leaves, or
+      `(mean, count)`.
     chunk_size: how many examples to process at a time.
 
   Returns:
-    A loss of the same signature. Equal arguments give the same function, which compiles once.
+    A loss with the same arguments and results. Equal arguments give the same function, which compiles once.
 
   Example:
     >>> loss = chunked(lambda params, batch, *, key: (params * batch).mean(), 2)
@@ -54,30 +61,50 @@ def _chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
   return loss
 
 
-def _mean_loss(loss_fn: LossFn, chunk_size: int, params: Params, batch: Batch, key: Key | None) -> Array:
+def _mean_loss(loss_fn: LossFn, chunk_size: int, params: Params, batch: Batch, key: Key | None) -> Any:
   size = num_examples(batch)
   chunks, rest = divmod(size, chunk_size)
 
-  def loss_of_part(params: Params, part: Batch, number: Array) -> Array:
+  def loss_of_part(params: Params, part: Batch, number: Array) -> Any:
     part_key = None if key is None else jax.random.fold_in(key, number)
     return loss_fn(params, part, key=part_key)
 
+  # The loss may be wider than the parameters.
+  like, counted = as_mean_and_count(jax.eval_shape(loss_of_part, params, batch, jnp.int32(0)), "loss_fn")
+  dtype = jnp.int32 if counted is None else counted.dtype
+  zero = jnp.zeros((), like.dtype), jnp.zeros((), dtype)
+
+  @jax.checkpoint
+  def sums_of_part(params: Params, part: Batch, number: Array) -> Sums:
+    loss, count = as_mean_and_count(loss_of_part(params, part, number), "loss_fn")
+    if count is None:
+      return loss * (num_examples(part) / size), zero[1]
+    # The mean of a part in which nothing counts may be NaN, and so may its derivatives.
+    loss = jax.lax.cond(count > 0, lambda: loss_of_part(params, part, number)[0], lambda: zero[0])
+    return loss * (count / size).astype(loss.dtype), count
+
   # The chunk is taken inside: otherwise the backward pass would keep all chunks, a copy of the data.
   @jax.checkpoint
-  def loss_of_chunk(params: Params, batch: Batch, number: Array) -> Array:
-    return loss_of_part(params, strided_chunk(batch, chunks, chunk_size, number), number)
+  def sums_of_chunk(params: Params, batch: Batch, number: Array) -> Sums:
+    return sums_of_part(params, strided_chunk(batch, chunks, chunk_size, number), number)
 
-  # The loss may be wider than the parameters.
-  loss = jnp.zeros((), jax.eval_shape(loss_of_part, params, batch, jnp.int32(0)).dtype)
+  sums = zero
   if chunks:
-    loss = _sum(functools.partial(loss_of_chunk, params, batch), chunks, loss) * (chunk_size / size)
+    sums = _sum(functools.partial(sums_of_chunk, params, batch), chunks, zero)
   if rest:
-    last = last_rows(batch, rest)
-    loss = loss + jax.checkpoint(loss_of_part)(params, last, jnp.int32(chunks)) * (rest / size)
-  return loss
+    sums = _added(sums, sums_of_part(params, last_rows(batch, rest), jnp.int32(chunks)))
+  total, count = sums
+  if counted is None:
+    return total
+  share = (count / size).astype(total.dtype)
+  return total / jnp.where(share > 0, share, 1), count
 
 
-def _sum(function: Callable[[Array], Array], count: int, zero: Array) -> Array:
+def _added(first: Sums, second: Sums) -> Sums:
+  return first[0] + second[0], first[1] + second[1]
+
+
+def _sum(function: Callable[[Array], Sums], count: int, zero: Sums) -> Sums:
   """Sums a function of the numbers below `count`, in nested loops of at most `LOOP` terms.
 
   In one long loop a float32 sum drifts. The backward pass adds the gradients of the chunks in the same loops.
@@ -89,15 +116,16 @@ def _sum(function: Callable[[Array], Array], count: int, zero: Array) -> Array:
     lengths = [-(-lengths[0] // length), length, *lengths[1:]]
   padded = math.prod(lengths) != count
 
-  def add_term(total: Array, number: Array) -> tuple[Array, None]:
+  def add_term(sums: Sums, number: Array) -> tuple[Sums, None]:
     if not padded:
-      return total + function(number), None
+      return _added(sums, function(number)), None
     # Padding repeats the last chunk with weight 0.
-    return total + jnp.where(number < count, function(jnp.minimum(number, count - 1)), 0), None
+    terms = function(jnp.minimum(number, count - 1))
+    return _added(sums, tuple(jnp.where(number < count, x, 0) for x in terms)), None  # type: ignore[arg-type]
 
-  def add_terms(total: Array, numbers: Array) -> tuple[Array, None]:
+  def add_terms(sums: Sums, numbers: Array) -> tuple[Sums, None]:
     step = add_terms if numbers.ndim > 1 else add_term
-    return total + jax.lax.scan(step, zero, numbers)[0], None
+    return _added(sums, jax.lax.scan(step, zero, numbers)[0]), None
 
   numbers = jnp.arange(math.prod(lengths)).reshape(lengths)
   return jax.lax.scan(add_terms if numbers.ndim > 1 else add_term, zero, numbers)[0]

@@ -54,7 +54,11 @@ class WithState:
 class Curvature:
   r"""The Hessian of a mean loss over any data, as a function :math:`v \mapsto H v` with its analyses.
 
-  .. math:: H = \frac1n \sum_b n_b \nabla^2 L_b
+  .. math:: H = \frac{\sum_b n_b \nabla^2 L_b}{\sum_b n_b}
+
+  If some examples do not count, or not alike, the loss must return `(mean, count)`, as `(losses.sum() /
+  where.sum(), where.sum())`. Then `n_b` is the count, else the number of examples. So the result does not
+  depend on how the data are cut into batches. The `outer_loss_fn` of the methods may return the same pair.
 
   Its loops over batches and products run on the host: memory holds one batch, its activations and a few
   vectors, and convolutions keep their threads on a CPU. So it cannot be called inside `jit`; `hvp` can.
@@ -62,8 +66,8 @@ class Curvature:
   most `chunk_size` examples, its activations are computed once and stay in memory.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, a mean over the examples; with `model_state` it also takes
-      the keyword `model_state`.
+    loss_fn: `(params, batch, *, key) -> scalar`, a mean over the examples, or `(mean, count)`; with
+      `model_state` it also takes the keyword `model_state`.
     params: any pytree; float16 and bfloat16 are widened to float32.
     data: a tuple, a dict or an array is one batch, with examples along the leading axis of its leaves. A list
       is a list of batches. A loader is any other iterable that can be iterated again: it must yield the same
@@ -187,8 +191,9 @@ class Curvature:
     like, apply_fn = self._as_operator().like, self._with_state(apply_fn, "apply_fn")
     compute = partial(diagonal, apply_fn, outer_loss_fn, self.operator.mask, self.operator.params)
 
-    def add_diagonal(running: RunningSum, size: int, number: int, batch: Batch) -> RunningSum:
-      return add_vector(running, (self._streamed.finished(compute(widened(batch))),), size)
+    def add_diagonal(running: RunningSum, number: int, batch: Batch) -> tuple[RunningSum, Array]:
+      values, count = self._streamed.finished(compute(widened(batch)))
+      return add_vector(running, (values,), count), count
 
     return self._streamed.mean(add_diagonal, like)[0]
 
@@ -201,7 +206,10 @@ class Curvature:
     num_samples: int | None = 1,
     losses_fn: Callable[..., Array] | None = None,
   ) -> Curvature:
-    """Returns the Fisher matrix, as `fisher`; batch `b` gets `fold_in(key, b)`: keep the order of batches."""
+    """Returns the Fisher matrix, as `fisher`; batch `b` gets `fold_in(key, b)`: keep the order of batches.
+
+    Batches weigh by their examples, which all count: `losses_fn` gives the others a loss of 0.
+    """
     scores_fn = make_scores(key, likelihood, num_samples, losses_fn)
     old, apply_fn = self.operator, self._with_state(apply_fn, "apply_fn")
     return self._with_operator(Fisher(old.params, None, key, old.mask, apply_fn, scores_fn))

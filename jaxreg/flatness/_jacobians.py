@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxreg._analyses import full_precision, num_examples, same, widened
+from jaxreg._analyses import (
+  as_mean_and_count,
+  example_count,
+  full_precision,
+  num_examples,
+  same,
+  times_count,
+  widened,
+)
 from jaxreg._checks import check_count, check_loss_fn
 from jaxreg._jacobians import ExampleKeys, pull_back, unit_outputs_per_example
 from jaxreg._sharding import partitioned
@@ -18,6 +27,8 @@ from jaxreg.flatness._chunked import last_rows, strided_chunk
 from jaxreg.flatness._subset import selected, split
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
+# The sum over chunks of matrices times counts, and the sum of the counts.
+Running = tuple[Compensated, Array]
 _ENTRIES = 2**24  # the maximum number of entries of per-example gradients in memory: 64 MiB
 
 
@@ -45,7 +56,7 @@ def gauss_newton_diagonal(
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with `key=None`. It
       must not couple examples, and layers must keep them on the leading axis.
-    outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples.
+    outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples, or `(mean, count)`.
     params, mask: as in `hvp`; the diagonal `[size]` is in the order of `subset(params, mask).flat`.
     batch: `n` examples along the leading axis of its leaves; for more than fit in memory see
       `Curvature.gauss_newton_diagonal`.
@@ -61,7 +72,7 @@ def gauss_newton_diagonal(
   check_loss_fn(apply_fn, "apply_fn")
   num_examples(batch)
   compute = partial(diagonal, apply_fn, outer_loss_fn, selected(params, mask))
-  return partitioned(compute, widened(params), widened(batch), kept=slice(0))
+  return partitioned(compute, widened(params), widened(batch), kept=(slice(0), slice(0)))[0]
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -71,8 +82,8 @@ def diagonal(
   mask: tuple[bool, ...],
   params: Params,
   batch: Batch,
-) -> Array:
-  """Computes the diagonal of the Gauss-Newton matrix of the leaves in `mask`; the arguments are checked."""
+) -> tuple[Array, Array]:
+  """Computes the diagonal for the leaves in `mask`, and how many examples count."""
 
   def factors(z: Array) -> tuple[Array, Array]:
     return jnp.linalg.eigh(outer_hessians(outer_loss_fn, z, batch))
@@ -85,7 +96,8 @@ def diagonal(
   squares = {number: _weighted_squares(scales, gradients) for number, gradients in rows.others.items()}
   for layer, inputs, gradients in rows.layers:
     squares |= layer.spread(_squares(scales, inputs, gradients))
-  return jnp.concatenate([squares[number].reshape(-1) for number in sorted(squares)])
+  values = jnp.concatenate([squares[number].reshape(-1) for number in sorted(squares)])
+  return values, _outer_count(outer_loss_fn, rows.outputs, batch)
 
 
 def _weighted_squares(scales: Array, gradients: Array) -> Array:
@@ -144,7 +156,9 @@ def gauss_newton_matrix(
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with batches of any
       size. It must not couple examples, and layers must keep them on the leading axis.
-    outer_loss_fn, params, batch, mask: as in `gauss_newton_diagonal`; the matrix is `[size, size]`.
+    outer_loss_fn, params, batch, mask: as in `gauss_newton_diagonal`; the matrix is `[size, size]`. If some
+      examples do not count, or not alike, `outer_loss_fn` must return `(mean, count)`: it gets one chunk of
+      examples at a time, and chunks weigh by their counts.
     key: for noise; each example gets its own key.
     chunk_size: how many examples to process at a time; memory holds their Jacobians, `[chunk_size, outputs,
       size]`.
@@ -171,48 +185,57 @@ def _matrix(apply_fn, outer_loss_fn, taken, chunk_size, params, batch, key):
   chunks, rest = divmod(size, chunk_size)
   batch = jax.tree.map(jnp.asarray, batch)
 
-  def add_chunk(number: Array | int, running: Compensated) -> Compensated:
+  def add_chunk(number: Array | int, running: Running) -> Running:
     return _add(apply_fn, outer_loss_fn, taken, chunks, chunk_size, running, number, params, batch, key)
 
   like = split(params, taken).flat
-  running = compensated(jnp.zeros((like.size, like.size), like.dtype))
+  running = compensated(jnp.zeros((like.size, like.size), like.dtype)), jnp.zeros((), like.dtype)
   if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, batch, key))):
     running = jax.lax.fori_loop(0, chunks, add_chunk, running)
   else:  # a loop on the host, because on a CPU XLA runs convolutions in a compiled loop many times slower
     for number in range(chunks):
       running = jax.block_until_ready(add_chunk(number, running))
   if rest:
-    last = last_rows(batch, rest)
-    part = _block(apply_fn, outer_loss_fn, taken, params, last, key, size - rest, 1, rest / size)
-    running = add(running, part)
-  matrix = total(running)
+    part = _block(apply_fn, outer_loss_fn, taken, params, last_rows(batch, rest), key, size - rest, 1)
+    running = _added(running, *part)
+  matrix = total(running[0]) / running[1]
   return (matrix + matrix.T) / 2
+
+
+def _added(running: Running, matrix: Array, count: Array) -> Running:
+  return add(running[0], matrix), running[1] + count
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
 def _add(apply_fn, outer_loss_fn, mask, chunks, chunk_size, running, number, params, batch, key):
-  """Adds the matrix of a chunk."""
+  """Adds the matrix of a chunk and its count."""
   chunk = strided_chunk(batch, chunks, chunk_size, number)
-  weight = chunk_size / num_examples(batch)
-  return add(running, _block(apply_fn, outer_loss_fn, mask, params, chunk, key, number, chunks, weight))
+  return _added(running, *_block(apply_fn, outer_loss_fn, mask, params, chunk, key, number, chunks))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _block(apply_fn, outer_loss_fn, mask, params, examples, key, first, stride, weight):
-  """Computes the matrix of the examples with the numbers `first, first + stride, ...`."""
+def _block(apply_fn, outer_loss_fn, mask, params, examples, key, first, stride):
+  """Computes the matrix, times the count, of the examples with the numbers `first, first + stride, ...`."""
   keys = None if key is None else ExampleKeys(same(key), first, stride)  # type: ignore[arg-type]
   jacobians = pull_back(apply_fn, mask, params, examples, unit_outputs_per_example, keys)
   rows, curvature = jacobians.flat(), outer_hessians(outer_loss_fn, jacobians.outputs, examples)
-  curved = jnp.einsum("nkc,ncd->nkd", curvature, rows)
+  count = _outer_count(outer_loss_fn, jacobians.outputs, examples)
+  curved = jnp.einsum("nkc,ncd->nkd", times_count(curvature, count), rows)
   size = rows.shape[-1]
-  return rows.reshape(-1, size).T @ curved.reshape(-1, size) * weight
+  return rows.reshape(-1, size).T @ curved.reshape(-1, size), count
+
+
+def _outer_count(outer_loss_fn: Callable[..., Any], z: Array, batch: Batch) -> Array:
+  """Returns how many examples count in the outer loss."""
+  count = as_mean_and_count(outer_loss_fn(z, batch), "outer_loss_fn")[1]
+  return example_count(count, batch, z.dtype)
 
 
 def outer_hessians(outer_loss_fn: Callable[..., Array], z: Array, batch: Batch) -> Array:
   """Computes the Hessian of the outer loss in the outputs of each example, `[n, outputs, outputs]`."""
 
   def outer_loss(z: Array) -> Array:
-    return outer_loss_fn(z, batch)
+    return as_mean_and_count(outer_loss_fn(z, batch), "outer_loss_fn")[0]
 
   def column(unit: Array) -> Array:
     return jax.jvp(jax.grad(outer_loss), (z,), (jnp.broadcast_to(unit, z.shape),))[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,13 +9,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg._analyses import full_precision, num_examples, widened
+from jaxreg._analyses import (
+  example_count,
+  full_precision,
+  mean_and_count,
+  num_examples,
+  times_count,
+  widened,
+)
 from jaxreg._checks import check_count, check_key, check_loss_fn
 from jaxreg._sharding import partitioned
 from jaxreg._sums import Compensated, add, compensated, gram, total
 from jaxreg.flatness._subset import flat_loss, selected, split
 from jaxreg.flatness._trace import check_samples
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
+
+# The sum over chunks of a matrix, and of counts.
+Running = tuple[Compensated, Compensated]
 
 
 @full_precision
@@ -134,18 +143,19 @@ def sample_noise_by_parts(
 ) -> Array:
   r"""Samples the noise of the mean gradient of `m` parts of the data with independent noise.
 
-  .. math:: s_{jk} = \sqrt{\frac{K}{m (K - 1)}} \Big(g_{jk} - \frac1K \sum_l g_{jl}\Big), \qquad
+  .. math:: s_{jk} = \frac{n_j}{n} \sqrt{\frac{m K}{K - 1}} \Big(g_{jk} - \frac1K \sum_l g_{jl}\Big), \qquad
     j = 1 \dots m, \quad k = 1 \dots K
 
   The mean of :math:`s s^\top` over all `m K` samples is an unbiased estimate of the covariance of the
-  gradient :math:`\frac1m \sum_j g_j`. It takes `K` passes over the data, and is about as accurate as from
+  gradient :math:`\frac1n \sum_j n_j g_j`. It takes `K` passes over the data, and is about as accurate as from
   `m (K - 1)` samples of the whole gradient, which take `m (K - 1)` passes. Parts may be the microbatches of
   an accumulated batch, each with its own moments of BatchNorm. The loop is on the host, where the
   convolutions of a CPU are many times faster.
 
   Args:
-    loss_fn, params, mask: as in `hvp`; the loss is a mean over examples and draws noise from its key.
-    parts: batches with equal numbers of examples.
+    loss_fn, params, mask: as in `hvp`; the loss is a mean over examples and draws noise from its key. It may
+      return `(mean, count)`, as for `Curvature`; `n_j` is the count, else the number of examples.
+    parts: batches, of one size or several.
     key: draw `k` of part `j` gets `fold_in(fold_in(key, k), j)`.
     num_samples: `K`, how many draws per part, at least 2.
 
@@ -163,35 +173,35 @@ def sample_noise_by_parts(
   """
   check_key(key)
   check_samples(num_samples)
-  sizes = [num_examples(part) for part in parts]
-  if len(set(sizes)) != 1:
-    raise ValueError(f"parts must be batches with equal numbers of examples, got {sizes}")
-  return pooled(part_gradients(loss_fn, params, parts, key, 0, num_samples, mask))
-
-
-def part_gradients(
-  loss_fn: LossFn, params: Params, parts: Sequence[Batch], key: Key, first: int, num: int, mask: Mask
-) -> Array:
-  """Computes the draws `first` to `first + num` of the gradient of each part, `[num, parts, size]`."""
   check_loss_fn(loss_fn)
+  if not len(parts):
+    raise ValueError("parts must be at least one batch, got none")
   taken, params = selected(params, mask), widened(params)
-  rows = []
-  for number in range(first, first + num):
+  rows, counts = [], []
+  for number in range(num_samples):
     for j, part in enumerate(parts):
       part_key = jax.random.fold_in(jax.random.fold_in(jax.random.clone(key), number), j)
-      gradient = _compiled_gradient(loss_fn, taken, params, widened(part), part_key)
+      gradient, count = _summed_gradient(loss_fn, taken, params, widened(part), part_key)
       rows.append(jax.block_until_ready(gradient))
-  return jnp.stack(rows).reshape(num, len(parts), -1)
+      counts.append(count)
+  # `[num_samples, parts, size]`, times the counts `n_j`
+  gradients = jnp.stack(rows).reshape(num_samples, len(parts), -1)
+  scale = jnp.sqrt(len(parts) * num_samples / (num_samples - 1)) / jnp.stack(counts[: len(parts)]).sum()
+  noise = scale.astype(gradients.dtype) * (gradients - gradients.mean(axis=0, keepdims=True))
+  return noise.reshape(-1, gradients.shape[-1])
 
 
-_compiled_gradient = jax.jit(_gradient, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
+def _summed_gradient(loss_fn, mask, params, batch, key):
+  """Computes the gradient times the count, and the count."""
+  part = split(params, mask)
 
+  def loss_at(flat: Array) -> tuple[Array, Array]:
+    loss, count = mean_and_count(loss_fn, part.merge(flat), batch, key)
+    return loss, example_count(count, batch, flat.dtype)
 
-def pooled(gradients: Array) -> Array:
-  """Scales the draws' deviations from their part's mean, `[num, parts, size] -> [num * parts, size]`."""
-  num, parts, size = gradients.shape
-  scale = math.sqrt(num / (parts * (num - 1)))
-  return (scale * (gradients - gradients.mean(axis=0, keepdims=True))).reshape(num * parts, size)
+  gradient, count = jax.grad(loss_at, has_aux=True)(part.flat)
+  return times_count(gradient, count), count
 
 
 @full_precision
@@ -207,14 +217,15 @@ def per_example_noise_covariance(
 ) -> Array:
   r"""Estimates the covariance of the full-batch gradient under noise that is independent between examples.
 
-  .. math:: \Sigma_g = \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_\theta \ell_i)
+  .. math:: \Sigma_g = \frac{\sum_i n_i^2 \, \mathrm{Cov}_\eta(\nabla_\theta \ell_i)}{(\sum_i n_i)^2}
 
   A few draws give an unbiased estimate of each example's covariance, and the sum averages over the data set.
   The number of draws does not limit the rank. For noise that examples share, or layers that couple them, use
   `sample_noise_by_parts`.
 
   Args:
-    loss_fn, params, mask: as in `hvp`; the loss is called with batches of one example.
+    loss_fn, params, mask: as in `hvp`; the loss is called with batches of one example. It may return
+      `(mean, count)`, as for `Curvature`; `n_i` is the count, else 1.
     batch: `n` examples along the leading axis of its leaves.
     key: draws the noise.
     num_samples: how many draws per example, at least 2.
@@ -250,17 +261,22 @@ def _covariance(loss_fn, mask, num_samples, chunk_size, params, batch, key):
   # Examples of weight 0 pad the last chunk.
   index = jnp.arange(chunks * chunk_size).reshape(chunks, chunk_size)
 
-  def centred(number: Array) -> Array:
+  def centred(number: Array) -> tuple[Array, Array]:
     def take(x: Array) -> Array:
       return x[jnp.minimum(number, examples - 1)][None]
 
     keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
-    gradient = partial(_gradient, loss_fn, mask, params, jax.tree.map(take, batch))
-    gradients = jax.vmap(gradient)(keys)
-    return jnp.where(number < examples, gradients - gradients.mean(axis=0, keepdims=True), 0)
+    gradient = partial(_summed_gradient, loss_fn, mask, params, jax.tree.map(take, batch))
+    gradients, counts = jax.vmap(gradient)(keys)
+    inside = number < examples
+    deviations = gradients - gradients.mean(axis=0, keepdims=True)
+    return jnp.where(inside, deviations, 0), jnp.where(inside, counts[0], 0)
 
-  def add_chunk(running: Compensated, numbers: Array) -> tuple[Compensated, None]:
-    return add(running, gram(jax.vmap(centred)(numbers).reshape(-1, flat.size))), None
+  def add_chunk(running: Running, numbers: Array) -> tuple[Running, None]:
+    matrix, count = running
+    deviations, counts = jax.vmap(centred)(numbers)
+    return (add(matrix, gram(deviations.reshape(-1, flat.size))), add(count, counts.sum())), None
 
-  start = compensated(jnp.zeros((flat.size,) * 2, flat.dtype))
-  return total(jax.lax.scan(add_chunk, start, index)[0]) / ((num_samples - 1) * float(examples) ** 2)
+  start = compensated(jnp.zeros((flat.size,) * 2, flat.dtype)), compensated(jnp.zeros((), flat.dtype))
+  matrix, count = map(total, jax.lax.scan(add_chunk, start, index)[0])
+  return matrix / ((num_samples - 1) * count**2)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxreg._analyses import full_precision, outputs_at, same, scalar_loss, widened
+from jaxreg._analyses import as_mean_and_count, full_precision, mean_and_count, outputs_at, same, widened
 from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn
 from jaxreg.flatness._subset import as_vector, leaves_in, selected, split, with_leaves
 from jaxreg.flatness._vectors import Vector
@@ -56,6 +56,10 @@ class Operator:
 
   def product(self, vector: Vector) -> Vector:
     """Multiplies a vector that has an array for each selected leaf."""
+    return self.product_and_count(vector)[0]
+
+  def product_and_count(self, vector: Vector) -> tuple[Vector, Array | None]:
+    """Multiplies a vector; also returns how many examples count in the loss, None for all of the batch."""
     raise NotImplementedError
 
   @full_precision
@@ -95,14 +99,14 @@ class Hessian(Operator):
 
   loss_fn: LossFn
 
-  def product(self, vector: Vector) -> Vector:
+  def product_and_count(self, vector: Vector) -> tuple[Vector, Array | None]:
     """Differentiates the gradient along the vector."""
 
-    def loss(leaves: Vector) -> Array:
+    def loss(leaves: Vector) -> tuple[Array, Array | None]:
       params = with_leaves(self.params, self.mask, leaves)
-      return scalar_loss(self.loss_fn, params, self.batch, self.key)
+      return mean_and_count(self.loss_fn, params, self.batch, self.key)
 
-    return jax.jvp(jax.grad(loss), (self.leaves,), (vector,))[1]
+    return jax.jvp(jax.grad(loss, has_aux=True), (self.leaves,), (vector,), has_aux=True)[1:]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -112,16 +116,17 @@ class GaussNewton(Operator):
   apply_fn: Callable[..., Any]
   outer_loss_fn: Callable[..., Array]
 
-  def product(self, vector: Vector) -> Vector:
+  def product_and_count(self, vector: Vector) -> tuple[Vector, Array | None]:
     """Multiplies by the Jacobian, the Hessian of the outer loss and the transposed Jacobian."""
     outputs = self.outputs_fn(self.apply_fn, self.key)
     value, tangent = jax.jvp(outputs, (self.leaves,), (vector,))
 
-    def outer_loss(value: Any) -> Array:
-      return self.outer_loss_fn(value, self.batch)
+    def outer_loss(value: Any) -> tuple[Array, Array | None]:
+      return as_mean_and_count(self.outer_loss_fn(value, self.batch), "outer_loss_fn")
 
-    curved = jax.jvp(jax.grad(outer_loss), (value,), (tangent,))[1]
-    return jax.vjp(outputs, self.leaves)[1](curved)[0]
+    gradient = jax.grad(outer_loss, has_aux=True)
+    _, curved, count = jax.jvp(gradient, (value,), (tangent,), has_aux=True)
+    return jax.vjp(outputs, self.leaves)[1](curved)[0], count
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -131,14 +136,14 @@ class Fisher(Operator):
   apply_fn: Callable[..., Array]
   scores_fn: Callable[..., Array]
 
-  def product(self, vector: Vector) -> Vector:
+  def product_and_count(self, vector: Vector) -> tuple[Vector, Array | None]:
     """Multiplies by the Jacobian, the mean outer product of the scores and the transposed Jacobian."""
     outputs = self.outputs_fn(self.apply_fn, None)
     value, tangent = jax.jvp(outputs, (self.leaves,), (vector,))
     scores = self.scores_fn(value, self.batch, same(self.key))
     axes = tuple(range(2, scores.ndim))
     along = jnp.sum(scores * tangent[None], axis=axes, keepdims=True)
-    return jax.vjp(outputs, self.leaves)[1]((scores * along).mean(axis=0) / len(value))[0]
+    return jax.vjp(outputs, self.leaves)[1]((scores * along).mean(axis=0) / len(value))[0], None
 
 
 _as_pytree(Hessian, "loss_fn")
@@ -153,7 +158,7 @@ def hvp(
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable, in forward mode too. `key` is always
-      passed by name.
+      passed by name. It may return `(mean, count)`, as for `Curvature`; the count has no effect here.
     params, batch: any pytrees.
     mask: the parameters of the Hessian, as in `subset`; the others are constant.
     key: passed to `loss_fn`. With noise, the Hessian is that of one draw, which is the same in every product.
@@ -221,7 +226,7 @@ def gauss_newton(
 
   Args:
     apply_fn: `(params, batch, *, key) -> outputs`, any array.
-    outer_loss_fn: `(outputs, batch) -> scalar`.
+    outer_loss_fn: `(outputs, batch) -> scalar`, or `(mean, count)`, as for `Curvature`.
     params, batch, mask, key: as in `hvp`, which returns the same kind of operator.
 
   Example:

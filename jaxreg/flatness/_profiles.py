@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg._analyses import full_precision, scalar_loss, widened
+from jaxreg._analyses import full_precision, mean_loss, widened
 from jaxreg._checks import check_choice, check_key, check_wide
 from jaxreg.flatness._covariance import principal_components
 from jaxreg.flatness._subset import is_array_like, selected, split
@@ -167,7 +167,7 @@ def _surface(loss_fn, chunk_size, params, directions, points, batch, key):
     def move(x: Array, a: Array, b: Array) -> Array:
       return (x + point[0] * a + point[1] * b).astype(x.dtype)
 
-    return scalar_loss(loss_fn, jax.tree.map(move, params, *directions), batch, key)
+    return mean_loss(loss_fn, jax.tree.map(move, params, *directions), batch, key)
 
   return jax.lax.map(loss_at, points, batch_size=chunk_size)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg._analyses import full_precision, scalar_loss, widened
+from jaxreg._analyses import full_precision, mean_loss, widened
 from jaxreg._checks import check_count, check_key, check_range
 from jaxreg.flatness._subset import check_directions, flat_loss, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
@@ -226,7 +226,7 @@ def _intervals(loss_fn, mask, chunk_size, params, directions, batch, key, first_
   """Searches all directions; without `first_step` each search starts near the crossing before it."""
   flat, loss_at = flat_loss(loss_fn, params, mask, batch, key)
   # Evaluated twice to detect a changing loss; the compiler merges equal evaluations.
-  loss, again = (scalar_loss(loss_fn, params, batch, key) for _ in range(2))
+  loss, again = (mean_loss(loss_fn, params, batch, key) for _ in range(2))
   if first_step is None:
     start = 1e-2 * jnp.maximum(jnp.linalg.norm(flat), 1e-3).astype(directions.dtype)
   else:

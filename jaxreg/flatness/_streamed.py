@@ -15,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxreg._analyses import full_precision, num_examples, same, widened
+from jaxreg._analyses import example_count, full_precision, num_examples, same, times_count, widened
 from jaxreg._sums import add, compensated, total
 from jaxreg.flatness._operators import Operator
 from jaxreg.flatness._vectors import Basis, Vector, is_split, laid_out, layout
@@ -83,7 +83,7 @@ def _rows_sharding(x: Array) -> Any:
 
 @dataclasses.dataclass(eq=False)
 class Streamed(HostLoops):
-  """The mean of an operator over batches, weighted by their examples.
+  """The mean of an operator over batches, weighted by how many of their examples count.
 
   Its vectors have an array per parameter, split over devices as the parameter is. It needs the memory of one
   batch, takes batches from anywhere, and on a CPU it keeps the threads of convolutions, which a compiled loop
@@ -114,20 +114,27 @@ class Streamed(HostLoops):
     return self.mean(partial(self._add_product, vector), self.like)
 
   def _add_product(
-    self, vector: Vector, running: RunningSum, size: int, number: int, batch: Batch
-  ) -> RunningSum:
-    return _add_product(self.layout, running, vector, size, number, self._on_batch(batch))
+    self, vector: Vector, running: RunningSum, number: int, batch: Batch
+  ) -> tuple[RunningSum, Array]:
+    return _add_product(self.layout, running, vector, number, self._on_batch(batch))
 
-  def mean(self, add_batch: Callable[[RunningSum, int, int, Batch], RunningSum], like: Vector) -> Vector:
-    """Computes the mean over examples of what `add_batch(running, size, number, batch)` adds."""
-    running, count = _start_sum(like), 0
+  def mean(
+    self, add_batch: Callable[[RunningSum, int, Batch], tuple[RunningSum, Array]], like: Vector
+  ) -> Vector:
+    """Computes the mean over examples of what `add_batch(running, number, batch)` adds.
+
+    `add_batch` returns the new sum, and how many examples of the batch count.
+    """
+    running, counts = _start_sum(like), []
     for number, batch in enumerate(self.batches()):
-      size = num_examples(batch)
       # The devices compute while the host reads the next batch; at most one batch waits for them.
-      running = add_batch(jax.block_until_ready(running), size, number, batch)
-      count += size
-    if not count:
+      running, count = add_batch(jax.block_until_ready(running), number, batch)
+      counts.append(count)
+    if not counts:
       raise ValueError("data must have at least one batch each time it is iterated, got none")
+    count = math.fsum(map(float, counts))
+    if not count > 0:
+      raise ValueError(f"data must have examples that count in the loss, got the count {count:g}")
     return self.finished(_end_sum(layout(like), *running, count))
 
   def batches(self) -> Iterator[Batch]:
@@ -225,22 +232,25 @@ def _start_sum(like: Vector) -> RunningSum:
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _end_sum(shardings: Any, large: Vector, lost: Vector, count: Array) -> Vector:
+def _end_sum(shardings: Any, large: Vector, lost: Vector, count: float) -> Vector:
   means = tuple((total(pair) / count).astype(pair[0].dtype) for pair in zip(large, lost, strict=True))
   return laid_out(means, shardings)
 
 
-def add_vector(running: RunningSum, vector: Vector, weight: Any) -> RunningSum:
-  """Adds a multiple of a vector to a running sum."""
+@partial(jax.jit, donate_argnums=0)
+def add_vector(running: RunningSum, vector: Vector, count: Array) -> RunningSum:
+  """Adds the mean of a batch, times its count, to a running sum."""
   triples = zip(*running, vector, strict=True)
-  return tuple(zip(*(add((large, lost), x * weight) for large, lost, x in triples), strict=True))  # type: ignore[return-value]
+  sums = (add((large, lost), times_count(x, count.astype(x.dtype))) for large, lost, x in triples)
+  return tuple(zip(*sums, strict=True))  # type: ignore[return-value]
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _add_product(shardings, running, vector, size, number, operator):
-  product = laid_out(_numbered(operator, number).product(vector), shardings)
-  large, lost = add_vector(running, product, size)
-  return laid_out(large, shardings), laid_out(lost, shardings)
+def _add_product(shardings, running, vector, number, operator):
+  product, count = _numbered(operator, number).product_and_count(vector)
+  count = example_count(count, operator.batch, jnp.result_type(*product))
+  large, lost = add_vector(running, laid_out(product, shardings), count)
+  return (laid_out(large, shardings), laid_out(lost, shardings)), count
 
 
 def _numbered(operator: Operator, number: Array | int) -> Operator:

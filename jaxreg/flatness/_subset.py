@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg._analyses import scalar_loss
+from jaxreg._analyses import mean_loss
 from jaxreg._checks import check_wide
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
@@ -146,6 +146,6 @@ def flat_loss(
   part = split(params, mask)
 
   def loss_at(flat: Array) -> Array:
-    return scalar_loss(loss_fn, part.merge(flat), batch, key)
+    return mean_loss(loss_fn, part.merge(flat), batch, key)
 
   return part.flat, loss_at

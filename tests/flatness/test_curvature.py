@@ -260,7 +260,7 @@ def test_a_curvature_ends_when_all_pairs_have_converged(which):
   np.testing.assert_allclose(vectors @ vectors.T, np.eye(3), atol=1e-10)
   data.number = 0
   top()
-  assert data.number == 29
+  assert data.number == 29 + 3, "3 num_pairs + 20 products, and one for the residual of each pair"
   with pytest.raises(ValueError, match="until_converged must be False with v0, got True"):
     top(until_converged=True, v0=found.vectors)
 

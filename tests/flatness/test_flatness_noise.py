@@ -183,8 +183,7 @@ def test_each_draw_has_all_parts_and_repeats_with_its_key():
 def test_bad_arguments_of_parts():
   for parts, num, message in (
     (PARTS, 1, "num_samples must be at least 2, got 1"),
-    ([], 2, r"parts must be batches with equal numbers of examples, got \[\]"),
-    ([jnp.zeros(2), jnp.zeros(3)], 2, r"parts must be batches with equal numbers of examples, got \[2, 3\]"),
+    ([], 2, "parts must be at least one batch, got none"),
   ):
     with pytest.raises(ValueError, match=message):
       flatness.sample_noise_by_parts(loss_fn, PARAMS, parts, key=jax.random.key(0), num_samples=num)
