@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 
+from jaxreg._analyses import num_examples
 from jaxreg._checks import check_range, check_wide
 from jaxreg.averaging._average import Average, Mean, is_averaged, kept_params, start, wide
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
@@ -61,7 +62,7 @@ def batch_norm_statistics(
 ) -> ModelState:
   r"""Computes BatchNorm statistics of the given parameters: the mean over batches of batch statistics.
 
-  .. math:: \hat s = \frac1N \sum_{b=1}^N s_b, \qquad s_b = \frac{s' - \mu s}{1 - \mu}
+  .. math:: \hat s = \frac{\sum_b n_b s_b}{\sum_b n_b}, \qquad s_b = \frac{s' - \mu s}{1 - \mu}
 
   The model in training mode returns :math:`s' = \mu s + (1 - \mu) s_b`, from which `s_b` is recovered. The
   value of `s` has no effect. The variance lacks the variance of the batch means, like every running average
@@ -72,7 +73,7 @@ def batch_norm_statistics(
       For speed give it compiled, `jax.jit(apply_fn, static_argnames="train")`.
     params: for instance the mean that `swa` gives.
     model_state: all leaves must be running averages; bind other state in `apply_fn`.
-    batches: inputs, batch by batch. All batches count equally, so they should have one size.
+    batches: inputs, batch by batch, with `n_b` examples along the leading axis.
     momentum: `mu` in [0, 1), the share of its averages that the model's BatchNorm keeps in one step: Linen's
       default is 0.99; PyTorch's momentum is `1 - mu`.
     key: key of the model's noise, with the batch's number folded in; with None, `apply_fn` gets None.
@@ -97,12 +98,13 @@ def batch_norm_statistics(
   jax.tree.map(lambda leaf: check_wide(leaf, "model_state"), model_state)
   # Starting from 0 there is nothing to subtract, so nothing is lost to rounding.
   zeros = jax.tree.map(jnp.zeros_like, model_state)
-  state = start(model_state)
-  number = 0
+  means, count = wide(zeros), 0
   for number, x in enumerate(batches, 1):
     noise = None if key is None else jax.random.fold_in(key, number)
     _, moved = apply_fn(params, zeros, x, key=noise, train=True)
-    state = update_mean(state, jax.tree.map(lambda leaf: leaf / (1 - momentum), moved))
-  if not number:
+    count += num_examples(x)
+    share = num_examples(x) / count
+    means = jax.tree.map(lambda mean, leaf: mean + share * (leaf / (1 - momentum) - mean), means, moved)
+  if not count:
     raise ValueError("batches must hold at least one batch, got none")
-  return jax.tree.map(lambda mean, old: mean.astype(old.dtype), state.params, model_state)
+  return jax.tree.map(lambda mean, old: mean.astype(old.dtype), means, model_state)

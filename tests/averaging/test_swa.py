@@ -62,6 +62,14 @@ def test_batch_norm_statistics_of_two_layers():
     np.testing.assert_allclose(statistics["var"], x.var(1).mean(0), rtol=1e-4)
 
 
+def test_batches_weigh_by_their_examples():
+  """The running mean of the inputs is that of all examples, whatever the sizes of the batches are."""
+  x = np.random.default_rng(3).normal(size=(11, 2)).astype(np.float32)
+  apply_fn = lambda params, mean, x, *, key, train: (x, 0.9 * mean + 0.1 * x.mean(axis=0))
+  got = averaging.batch_norm_statistics(apply_fn, None, jnp.zeros(2), np.split(x, [4, 5]), momentum=0.9)
+  np.testing.assert_allclose(got, x.mean(axis=0), rtol=1e-5)
+
+
 def test_each_batch_has_noise_of_its_own():
   def apply_fn(params, mean, x, *, key, train):
     assert train

@@ -90,3 +90,8 @@ def test_kl_sparsity_of_padded_and_divided_batches():
   over_all = jit(jax.vmap(lambda h: kl_sparsity(h, axis_name="data"), axis_name="data"))(parts)
   np.testing.assert_allclose(over_all, np.broadcast_to(whole, (4, 3)), rtol=1e-5)
   assert np.abs(jit(jax.vmap(kl_sparsity))(parts).mean(0) - whole).max() > 1e-2
+  # Of 12 examples, 3, 3 and 2 count on three devices.
+  order = np.array([0, 1, 2, 8, 3, 4, 5, 9, 6, 7, 10, 11])
+  uneven, own = padded[order].reshape(3, 4, 3), weights[order].reshape(3, 4)
+  over_uneven = jax.vmap(lambda h, w: kl_sparsity(h, weights=w, axis_name="data"), axis_name="data")
+  np.testing.assert_allclose(jit(over_uneven)(uneven, own), np.broadcast_to(whole, (3, 3)), rtol=1e-5)

@@ -86,6 +86,8 @@ def laplace_measures(
     return tuple(np.concatenate(x)[: len(source)] for x in zip(*jax.device_get(parts), strict=True))
 
   train = whole("train")
+  counts = train[2].reshape(len(train[2]), -1).any(axis=1)
+  train = tuple(x[counts] for x in train)  # examples of weight 0 have no curvature
   noise = _noise(train) if isinstance(program.target, Numbers) else None
   try:
     posterior = ensembles.laplace(
