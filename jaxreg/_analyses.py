@@ -50,7 +50,7 @@ def _widened_leaf(leaf: Any) -> Any:
 
 
 def is_list_of_batches(batch: Batch) -> bool:
-  """Whether `batch` is a list of trees of one structure, which is seldom one batch."""
+  """Tells whether `batch` is a list of trees of one structure, which is seldom one batch."""
   parts = [jax.tree.structure(part) for part in batch] if isinstance(batch, list | tuple) else []
   return len(set(parts)) == 1 and not jax.tree_util.treedef_is_leaf(parts[0])
 
@@ -107,7 +107,7 @@ def mean_and_count(
 
 def as_mean_and_count(loss: Any, name: str) -> tuple[Array, Array | None]:
   """Returns the mean and the count of a loss: `(mean, count)` as it is, and a mean with the count None."""
-  pair = loss if isinstance(loss, tuple) and len(loss) == 2 else (loss, None)
+  pair: Any = loss if isinstance(loss, tuple) and len(loss) == 2 else (loss, None)
   shapes = jax.tree.map(jnp.shape, loss)
   if shapes not in ((), ((), ())):
     raise ValueError(

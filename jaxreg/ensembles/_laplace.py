@@ -365,7 +365,7 @@ def _as_layer(params: Params, taken: tuple[bool, ...]) -> Layer:
 
 
 def _scaled(apply_fn: Callable[..., Array], std: Array) -> Callable[..., Array]:
-  """A network whose outputs are in units of the noise."""
+  """Returns the network with outputs in units of the noise."""
   return lambda params, batch, *, key: _over(apply_fn(params, batch, key=key), std)
 
 

@@ -244,7 +244,9 @@ def layerwise(
       the layer has parameters. With 0 the eigenvalues are NaN.
     num_starts: random starts for densities and norms, at least 2. With 0 there are no densities, and the
       norms are NaN.
-    layer_of: returns the layer of a parameter's name; by default all but the last part of the name.
+    layer_of: returns the layer of a parameter's name; by default all but the last part of the name. A
+      parameter outside of modules is a layer by itself; for a tree `{"kernel", "bias"}` give a function that
+      returns one name.
 
   Returns:
     A NamedTuple: `names` of the layers; `top_eigenvalues` and `residuals` `[layers]`, as in `top_eigenpairs`;

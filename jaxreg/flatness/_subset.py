@@ -85,7 +85,7 @@ def _is_state_node(node: Any) -> bool:
 
 
 def is_array_like(x: Any) -> bool:
-  """Whether `x` can be an array or a list of arrays."""
+  """Tells whether `x` can be an array or a list of arrays."""
   return jax.tree_util.all_leaves([x]) or isinstance(x, list | tuple)
 
 

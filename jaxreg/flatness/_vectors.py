@@ -19,7 +19,7 @@ Basis = tuple[Array, ...]  # the rows of several vectors: `[rows, *shape]` for e
 
 
 def is_split(arrays: Iterable[Any]) -> bool:
-  """Whether an array lies on several devices, in parts."""
+  """Tells whether an array lies on several devices, in parts."""
   shardings = [x.sharding for x in arrays if isinstance(x, jax.Array) and not isinstance(x, Tracer)]
   return any(not sharding.is_fully_replicated for sharding in shardings)
 

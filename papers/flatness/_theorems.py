@@ -300,13 +300,13 @@ def _moments(keep_prob: ArrayLike, like: Array) -> _Moments:
 
 
 def _twice_expected_loss(residual: Array, contributions: Array, keep_prob: ArrayLike) -> Array:
-  """`[..., m] -> [...]`: the theorems' `a_i`."""
+  """Computes the theorems' `a_i`, `[..., m] -> [...]`."""
   ratio = _moments(keep_prob, contributions).second
   return jnp.square(residual) + ratio * jnp.square(contributions).sum(axis=-1)
 
 
 def _gradient_covariance(residual: Array, contributions: Array, noise: _Moments) -> Array:
-  """`[1 + m, 1 + m]`: the covariance of one example's gradient as a form in `(u, u_1, ..., u_m)`."""
+  """Computes the covariance of one example's gradient as a form in `(u, u_1, ..., u_m)`, `[1 + m, 1 + m]`."""
   e, f = residual, contributions
   square = (f**2).sum()
   head = noise.second * square
@@ -324,7 +324,7 @@ def _diagonal(first: Array, others: Array) -> Array:
 def _outputs(
   contribution_fn: ContributionFn, params: Params, inputs: Array, targets: Array
 ) -> tuple[Array, Array]:
-  """Residuals `[n]` and contributions `[n, m]`."""
+  """Computes residuals `[n]` and contributions `[n, m]`."""
   with jax.default_matmul_precision("highest"):
     contributions, bias = jax.vmap(contribution_fn, (None, 0))(params, inputs)
   contributions, bias = _wide(contributions), _wide(bias)
@@ -340,7 +340,7 @@ def _mean_form(
   mask: Mask,
   chunk_size: int,
 ) -> Array:
-  """The mean over examples of `J' C J`: `J` has rows `u, u_1, ..., u_m`, `C` comes from `coefficients`."""
+  """Computes the mean over examples of `J' C J`: `J` has the rows `u, u_1, ...`, `coefficients` makes `C`."""
   check_count(chunk_size, "chunk_size")
   flat, merge, _ = subset(params, mask)
   number = len(inputs)

@@ -116,6 +116,29 @@ def test_the_same_network_in_five_forms(form):
       np.testing.assert_allclose(block.matrix(), exact, atol=1e-12)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", FORMS)
+def test_layers_of_the_same_network_have_the_same_curvature(form):
+  """`layerwise` goes by names, and sees two layers in each form."""
+  tops = []
+  for params, apply_fn in (form(), plain()):
+    loss = lambda p, x, *, key, f=apply_fn: (jax.nn.logsumexp(f(p, x, key=None), axis=-1) ** 2).mean()
+    curvature = flatness.Curvature(loss, params, jnp.asarray(X))
+    tops.append(flatness.layerwise(curvature, key=jax.random.key(0), num_steps=100).top_eigenvalues)
+  np.testing.assert_allclose(*tops, rtol=1e-9)
+
+
+def test_layers_of_a_flat_tree_are_those_of_layer_of():
+  params = {"kernel": jnp.asarray(W[0]), "bias": jnp.asarray(B[0])}
+  loss = lambda p, x, *, key: (jnp.tanh(x @ p["kernel"] + p["bias"][None]) ** 2).mean()
+  curvature = flatness.Curvature(loss, params, jnp.asarray(X))
+  assert flatness.layerwise(curvature, key=jax.random.key(0), num_steps=0).names == ("bias", "kernel")
+  layers = flatness.layerwise(curvature, key=jax.random.key(0), num_steps=35, layer_of=lambda name: "layer")
+  assert layers.names == ("layer",)
+  expected = np.linalg.eigvalsh(curvature.matrix())[-1]
+  np.testing.assert_allclose(layers.top_eigenvalues[0], expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("names", [("kernel", "bias"), pytest.param(("x", "y"), marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("structure", ["kfac", "dense"])
 def test_linear_regression_in_a_flat_tree(names, structure):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import nets
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg import flatness, losses
 
@@ -129,6 +129,21 @@ def test_chunks_of_jacobians_weigh_by_their_counts(size):
   np.testing.assert_allclose(diagonal, np.diag(expected), atol=1e-14)
   product = flatness.gauss_newton(outputs_fn, outer_loss, params, batch, mask=MASK)
   np.testing.assert_allclose(product.matrix(), expected, atol=1e-14)
+
+
+@pytest.mark.thorough
+def test_chunks_of_data_that_are_split_over_explicit_axes():
+  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+  params, (batch, counting) = nets.make_params(), data()
+  batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
+  value, count = flatness.chunked(loss_fn, 8)(params, batch, key=None)
+  assert count == sum(COUNTS)
+  np.testing.assert_allclose(value, nets.loss_fn(params, counting, key=None), rtol=1e-13)
+  expected = gauss_newton(params, counting)
+  matrix = flatness.gauss_newton_matrix(outputs_fn, outer_loss, params, batch, mask=MASK, chunk_size=8)
+  np.testing.assert_allclose(matrix, expected, atol=1e-14)
+  diagonal = flatness.gauss_newton_diagonal(outputs_fn, outer_loss, params, batch, mask=MASK)
+  np.testing.assert_allclose(diagonal, np.diag(expected), atol=1e-14)
 
 
 def noisy_loss(params, batch, *, key):
