@@ -1,5 +1,6 @@
 """Stochastic weight averaging: the mean of the iterates, and its BatchNorm statistics."""
 
+import functools
 from collections.abc import Iterable
 
 import jax
@@ -103,8 +104,13 @@ def batch_norm_statistics(
     noise = None if key is None else jax.random.fold_in(key, number)
     _, moved = apply_fn(params, zeros, x, key=noise, train=True)
     count += num_examples(x)
-    share = num_examples(x) / count
-    means = jax.tree.map(lambda mean, leaf: mean + share * (leaf / (1 - momentum) - mean), means, moved)
+    of_batch = jax.tree.map(lambda leaf: leaf / (1 - momentum), moved)
+    means = jax.tree.map(functools.partial(_toward, num_examples(x) / count), means, of_batch)
   if not count:
     raise ValueError("batches must hold at least one batch, got none")
   return jax.tree.map(lambda mean, old: mean.astype(old.dtype), means, model_state)
+
+
+def _toward(share: float, mean: Array, leaf: Array) -> Array:
+  """Moves a mean by a share of its distance from a leaf."""
+  return mean + share * (leaf - mean)
