@@ -14,9 +14,10 @@ The last part of a name determines the layout of a leaf, unless an argument does
 
 So `kernels_only`, the usual default mask, takes the first two kinds, and the third if it has two axes or
 more. `incoming_axes`, the default of `axis`, uses the same names. Give `mask` and `axis` for
-leaves with another name or layout. Examples are Haiku's kernels, `mask="*/w"`, whose layout is the default;
-PyTorch's transposed convolutions, `[in, out, ...]`; and the scale of a LayerNorm over several axes, which is
-called `weight` but is not a kernel.
+leaves with another name or layout. Below a part of the name called `stacked`, the first axis counts layers,
+as in `models.ViT`, and the rest is the layout of one layer. Examples of other layouts are Haiku's kernels,
+`mask="*/w"`, whose layout is the default; PyTorch's transposed convolutions, `[in, out, ...]`; and the scale
+of a LayerNorm over several axes, which is called `weight` but is not a kernel.
 
 An argument `mask` selects parameters. It is a glob on the whole name (`*/kernel`; `*` also crosses slashes,
 so `*` selects all), a compiled regular expression that is searched for, or several of these. It can also be a
@@ -174,15 +175,20 @@ def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
   attention. For attention's query, key and value kernels, `[features, heads, size]`, it is the first axis;
   for an embedding, with one vector per row, the last. In Equinox and PyTorch, where the name is `weight`,
   `weight_ih` or `weight_hh`, these are all axes but the first. A single axis is one unit. Kernels with
-  another layout (transposed convolutions) need explicit axes.
+  another layout (transposed convolutions) need explicit axes. Below `stacked`, each layer has its own units.
 
   Example:
     >>> incoming_axes("Conv_0/kernel", 4), incoming_axes("attention/query/kernel", 3)
     ((0, 1, 2), (0,))
+    >>> incoming_axes("stacked/hidden/kernel", 3)
+    (1,)
     >>> incoming_axes("layers/0/weight", 4)
     (1, 2, 3)
   """
   *above, last = name.split("/")
+  if "stacked" in above:
+    rest = "/".join([*above[above.index("stacked") + 1 :], last])
+    return tuple(axis + 1 for axis in incoming_axes(rest, ndim - 1))
   if last == "embedding":
     return tuple(range(ndim))[-1:]
   if last in UNITS_FIRST and ndim > 1:

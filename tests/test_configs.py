@@ -48,6 +48,7 @@ ARGUMENTS = {
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
   "group_softmax_imagenet.py": [None, "classes100", "images100", "all-he"],
   "group_softmax_food101.py": ["scratch", "finetuned"],
+  "vit_cifar10.py": [None, "small"],
 }
 # The sets of photographs: classes, images for training and for testing. TFDS says how many, and the sources
 # of the last two; 60 of each class of Caltech-256 are for training, 50 of each of AWA 2 for testing.
@@ -155,8 +156,8 @@ def thorough_but(few, choices=CHOICES):
 @pytest.mark.parametrize("choice", thorough_but(FIRST))
 def test_a_config_fits_its_data(choice):
   config = parse(choice)
-  # The name of the file begins with the method, the transformer's with its model, a paper's with its subject.
-  first = "transformer" if config.model.name == "Transformer" else config.method.name
+  # The name of the file begins with the method, a transformer's with its model, a paper's with its subject.
+  first = config.model.name.lower() if config.model.name in ("Transformer", "ViT") else config.method.name
   first = next(
     (
       name

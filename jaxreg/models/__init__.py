@@ -27,6 +27,7 @@ from jaxreg.models._resnet import CifarResNet, ResNet
 from jaxreg.models._rnn import RNN
 from jaxreg.models._transformer import Transformer
 from jaxreg.models._vgg import VGG, VGG9
+from jaxreg.models._vit import ViT
 
 if TYPE_CHECKING:
   from jaxreg.models._nnx_noise import NNXNoise
@@ -52,6 +53,7 @@ __all__ = [
   "StandardizedConv",
   "Transformer",
   "TutorialCNN",
+  "ViT",
   "convolution",
   "resnet_from_torch",
 ]

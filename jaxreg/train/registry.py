@@ -54,7 +54,7 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "cutmix": Entry(augment.cutmix, "augmentation", needs=MIXES),
   },
   "model": {
-    **_rows(models, "backbone", "MLP RNN LeNet TutorialCNN CifarResNet ResNet VGG VGG9 Airbench"),
+    **_rows(models, "backbone", "MLP RNN LeNet TutorialCNN CifarResNet ResNet VGG VGG9 Airbench ViT"),
     "Transformer": Entry(models.Transformer, "backbone", needs=("vocab_size", "source_length")),
   },
   # Each method has its file in `methods`.

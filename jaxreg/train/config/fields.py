@@ -438,7 +438,9 @@ OPTIONS: dict[str, Field] = {
   "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": Field(allowed="[0, inf)"),
   "model.*.num_kept": Field(allowed="[0, 1e6]"),
   "model.*.depth model.*.num_*": Field(allowed="[1, 1e4]"),
-  "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.d_*": Field(allowed="[1, 1e6]"),
+  "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.patch_size model.*.d_*": Field(
+    allowed="[1, 1e6]"
+  ),
   "method.*.predict.num_samples": Field(
     help="Sampled masks that a prediction averages over; 0: no sampling."
   ),
