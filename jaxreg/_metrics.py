@@ -37,6 +37,7 @@ def _share(title: str) -> Metric:
 METRICS: dict[str, Metric] = {
   "loss": Metric("loss"),
   "examples_per_second": Metric("examples/s", ".0f", 0.0),
+  "mfu": _share("MFU"),
   "error": _share("error"),
   "accuracy": _share("accuracy"),
   "nll": Metric("NLL", low=0.0, unit="nats"),

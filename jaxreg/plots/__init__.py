@@ -10,6 +10,7 @@ from jaxreg.plots._alignment import alignment
 from jaxreg.plots._comparison import comparison
 from jaxreg.plots._curvature import density, layerwise, spectra
 from jaxreg.plots._curves import convergence, curves, diagnostics, terms
+from jaxreg.plots._goodput import goodput
 from jaxreg.plots._power_laws import power_laws
 from jaxreg.plots._profiles import profiles, surface
 from jaxreg.plots._reliability import predicted, reliability
@@ -22,6 +23,7 @@ __all__ = [
   "curves",
   "density",
   "diagnostics",
+  "goodput",
   "layerwise",
   "power_laws",
   "predicted",

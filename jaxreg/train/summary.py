@@ -9,6 +9,7 @@ from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
 from jaxreg.train.jobs.predict import lines as prediction_lines
 from jaxreg.train.jobs.report import lines as report_card_lines
+from jaxreg.train.run.workdir import read
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import few_runs, shown
 
@@ -40,8 +41,21 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
   elif members > 1:
     what += f", an ensemble of {members}"
   if config.job == "train":
-    lines += [f"in {workdir}: results.json, metrics.jsonl, checkpoints/", *figures]
+    lines += [*_goodput(workdir), f"in {workdir}: results.json, metrics.jsonl, checkpoints/", *figures]
   return "\n".join([what, *lines])
+
+
+def _goodput(workdir: Path) -> list[str]:
+  """Formats the share of the time in steps that count, and the largest kinds of lost time."""
+  goodput = read(workdir, "results.json").get("goodput")
+  if goodput is None:
+    return []
+  wall = goodput["wall_seconds"]
+  lost = sorted(
+    ((seconds, name) for name, seconds in goodput["seconds"].items() if name != "steps"), reverse=True
+  )
+  shown = ", ".join(f"{name} {seconds / wall:.0%}" for seconds, name in lost if seconds >= 0.01 * wall)
+  return [f"goodput {goodput['share']:.1%} of {wall:.0f} s" + (f"; lost: {shown}" if shown else "")]
 
 
 def _as_percent(results: Table, name: str, digits: int = 2) -> str:

@@ -504,3 +504,20 @@ def test_intervals_end_where_the_quantity_does():
   assert heights.min() == 5  # a decade below the line, because the axis may be logarithmic
   stars = plots.curves([{"epoch": 1, "test/error": 0.1097, "test/error_ci95": 0.1941}]).axes[1]
   assert stars.get_legend_handles_labels()[1] == ["test 11 [0, 30.4] %"]
+
+
+def test_the_bar_of_a_run_has_the_shares_of_its_time():
+  seconds = {"steps": 60.0, "compile": 30.0, "save": 0.0, "repeated": 10.0}
+  run = {"share": 0.6, "starts": 2, "wall_seconds": 100.0, "seconds": seconds}
+  figure = plots.goodput({"dropmax": run, "softmax": {**run, "starts": 1}}, title="runs")
+  (axis,) = figure.axes
+  drawn = [bar for bar in axis.patches if bar.get_width()]
+  assert [(bar.get_x(), bar.get_width()) for bar in drawn] == [(0, 60), (60, 30), (90, 10)] * 2
+  assert texts(axis) == ["60", "30", "10"] * 2
+  assert axis.get_yticklabels()[0].get_text() == "DropMax\n100 s, 2 starts\ngoodput 60%"
+  assert axis.get_yticklabels()[1].get_text() == "Softmax\n100 s\ngoodput 60%"
+  (legend,) = figure.legends
+  assert [text.get_text() for text in legend.get_texts()] == ["steps that count", "compile", "repeated steps"]
+  render(figure)
+  with pytest.raises(ValueError, match="runs must have at least one entry, got none"):
+    plots.goodput({})

@@ -204,12 +204,16 @@ def records(workdir):
   """The records without what depends on the clock."""
   found = read_records(workdir)
   assert found
-  return [{k: v for k, v in record.items() if k != "train/examples_per_second"} for record in found]
+  timed = ("train/examples_per_second", "train/mfu")
+  return [{k: v for k, v in record.items() if k not in timed} for record in found]
 
 
 def table(file):
-  """A JSON file of a run, without its checksum."""
-  return parse_table(file.read_bytes(), run=token(file))
+  """A JSON file of a run, without its checksum and without what depends on the clock."""
+  table = parse_table(file.read_bytes(), run=token(file))
+  if file.name == "results.json":
+    table.pop("goodput", None)
+  return table
 
 
 def reseal(file, table):

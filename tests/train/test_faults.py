@@ -25,7 +25,6 @@ from jaxreg.command import run as main
 from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import manifest, results
-from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records
 
 pytestmark = pytest.mark.slow
@@ -75,7 +74,7 @@ class Bench:
       assert status == 0, said
       self.wholes[kind] = (
         self.final_state(workdir),
-        workdirs.read(workdir, "results.json"),
+        runs.table(workdir / "results.json"),
         runs.records(workdir),
       )
       assert self.wholes[kind][1]["step"] == STEPS

@@ -39,9 +39,12 @@ def test_what_a_run_leaves_behind(finished_copy, asked_figures):
     "results.json",
     "lock",
     "tensorboard",
+    "times.json",
   }
   figures = {path.name for path in (finished_copy / "figures").iterdir()}
-  assert figures == {"curves.png", "terms.png", "diagnostics.png", "retain_maps.png", "reliability.png"}
+  assert figures == {"curves.png", "terms.png", "diagnostics.png", "retain_maps.png", "reliability.png"} | {
+    "goodput.png"
+  }
   for name in figures:
     with Image.open(finished_copy / "figures" / name) as image:
       assert min(image.size) > 100

@@ -137,7 +137,7 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
   runs.assert_bitwise(runs.final_state(tmp_path / "run"), runs.final_state(tmp_path / "whole"))
   assert runs.records(tmp_path / "run") == runs.records(tmp_path / "whole")
   assert manifest.good_steps(tmp_path / "run") == manifest.good_steps(tmp_path / "whole")
-  results = [workdirs.read(tmp_path / name, "results.json") for name in ("run", "whole")]
+  results = [runs.table(tmp_path / name / "results.json") for name in ("run", "whole")]
   assert results[0] == results[1]
 
 

@@ -8,6 +8,7 @@ from jaxreg.train.assemble.load_data import is_resident, make_order
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.devices.flops import peak_flops
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.devices.sharding import make_layout, make_mesh
 from jaxreg.train.run.dispatch import Intervals
@@ -15,6 +16,7 @@ from jaxreg.train.run.evaluation import make_evaluate
 from jaxreg.train.run.health import CollapseGuard
 from jaxreg.train.run.interrupt import Interrupt
 from jaxreg.train.run.loop import Run
+from jaxreg.train.run.profile import Window
 from jaxreg.train.step.program import Program
 
 
@@ -67,7 +69,16 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
       num_classes=dataset.num_classes,
       clipped=config.optimizer.clip_norm > 0,
     ),
+    profile=Window(config.profile.start, config.profile.steps),
+    peak=peak_of(config, replicas),
   )
+
+
+def peak_of(config: Config, replicas: Vmap | Loop) -> float:
+  """Returns the peak of all devices in FLOP/s; 0 if it is not known."""
+  devices = replicas.mesh.devices.ravel()
+  given = 1e12 * config.log.peak_teraflops
+  return len(devices) * (given or peak_flops(devices[0].device_kind))
 
 
 def steps_per_dispatch(config: Config) -> int:

@@ -147,6 +147,18 @@ class LogFields(Group, scope="call"):
     "Further places for records and figures: tensorboard, mlflow, wandb, or MODULE:NAME, a function of "
     "(step, metrics, figures).",
   )
+  peak_teraflops: float = field(
+    0.0,
+    "Peak of one device in TFLOP/s, for the model FLOP utilisation (MFU); 0: that of a known device.",
+    "[0, 1e6]",
+  )
+
+
+class ProfileFields(Group, read_when="profile.steps", scope="call"):
+  start: int = field(20, "First step of the profile.", "[1, 1e9]")
+  steps: int = field(
+    0, "Number of steps to profile, into the folder `profile` of the work directory; 0: none.", "[0, 1e4]"
+  )
 
 
 class Watch(Group, scope="call"):
@@ -409,6 +421,7 @@ class Config(Group):
   )
   log_every: int = field(50, "Steps between training records.", "[1, inf)")
   log: LogFields
+  profile: ProfileFields
   watch: Watch
   data: Data
   augment: Augment

@@ -32,7 +32,7 @@ from jaxreg.train.step.metrics import averaged, chosen_metric, few_runs, shown
 
 
 def compare(config: Config, workdir: Path) -> Table:
-  """Trains every row of `config.compare`; writes `compare.json`, `compare.md` and figures.
+  """Trains every row of `config.compare`; writes `compare.json`, `compare.md`, `goodput.json` and figures.
 
   Each run has a folder of its own below `workdir`. After an interruption, the same command continues where it
   was, and finished runs are not run again. A row with several settings is first trained with each setting
@@ -102,6 +102,10 @@ def _write(config: Config, workdir: Path, results: Table, folders: dict[str, Pat
     bins = {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()}
     title = f"{figure_title(config)}: test split, seed {config.seed}"
     figures["reliability"] = plots.reliability(bins, title=title)
+  # Files of their own: the times of equal comparisons differ.
+  goodput = {label: workdirs.read(folder, "results.json")["goodput"] for label, folder in folders.items()}
+  write_json(workdir / "goodput.json", goodput)
+  figures["goodput"] = plots.goodput(goodput, title=f"{figure_title(config)}: where the time went")
   write_figures(workdir / "figures", figures)
 
 

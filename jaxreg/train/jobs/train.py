@@ -11,6 +11,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import make_run, replicas_of
 from jaxreg.train.config.choices import Config, flatten
+from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices import processes
@@ -18,6 +19,8 @@ from jaxreg.train.errors import RunError, shortened
 from jaxreg.train.finished.reuse import load_pretrained, make_teacher
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints
+from jaxreg.train.run.folder_name import TRAINS
+from jaxreg.train.run.goodput import Times
 from jaxreg.train.run.health import Watchdog, check_finite
 from jaxreg.train.run.initial_state import initial_states, restored_states
 from jaxreg.train.run.interrupt import Interrupted
@@ -25,14 +28,17 @@ from jaxreg.train.run.lock import check_shared, check_there
 from jaxreg.train.run.log import open_log, say
 from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps, saved_sums
+from jaxreg.train.run.profile import Profile
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
-from jaxreg.train.sealed_tables import Table
+from jaxreg.train.sealed_tables import Table, digest
 from jaxreg.train.user_modules import short
 from jaxreg.typing import Params
 
 
 def train(config: Config, workdir: Path, *, part: str = "") -> Table:
-  """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
+  """Trains, or continues to train, and evaluates; returns the results.
+
+  `results.json` has them too, and the run's `goodput`, whose times differ between equal runs.
 
   If there are several replicas, the results are means each with a `..._ci95`, and `replicas` holds the
   single values. With several processes, each calls this with the same arguments, and with a work directory
@@ -44,6 +50,11 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
     RunError: for a mistake in the configuration, data or work directory, or a loss that is not finite.
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
+  with Times() as times:
+    return _claim_and_train(config, workdir, part, times)
+
+
+def _claim_and_train(config: Config, workdir: Path, part: str, times: Times) -> Table:
   # Everything is loaded, checked and traced before the work directory is touched.
   fields = flatten(config)
   processes.same("config", fields)
@@ -70,7 +81,11 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
     run = make_run(config, dataset, program, replicas)
     place = Place(workdir, fields, max(good_steps(workdir), default=0), say)
     track = held.enter_context(Trackers(trackers, place))
-    results = _train(run, config, workdir, dataset, pretrained, claimed, part, track)
+    if processes.is_first():
+      there = functools.partial(check_there, workdir, claimed["lock"])
+      same = digest({name: value for name, value in fields.items() if row_of(name).scope not in TRAINS})
+      held.enter_context(times.kept(workdir, claimed["run"], same, place.start, there))
+    results = _train(run, config, workdir, dataset, pretrained, claimed, part, track, times)
     track(results["step"], {}, {file.stem: file for file in sorted((workdir / "figures").glob("*.png"))})
     return results
 
@@ -84,6 +99,7 @@ def _train(
   claimed: Table,
   part: str,
   track: Trackers,
+  times: Times,
 ) -> Table:
   program, there = run.program, functools.partial(check_there, workdir, claimed["lock"])
   keeps = {"keep": config.checkpoint.keep, "best": config.checkpoint.best, "run": claimed["run"]}
@@ -93,13 +109,15 @@ def _train(
     Watchdog(workdir / f"stacks-{jax.process_index()}.txt") as watchdog,
   ):
     step = saved.latest or 0
-    states = restored_states(run, workdir, step) if step else initial_states(run, pretrained)
-    sums = processes.first(lambda: saved_sums(workdir, step)) if step else None
+    with times.phase("restore") if step else contextlib.nullcontext():
+      states = restored_states(run, workdir, step) if step else initial_states(run, pretrained)
+      sums = processes.first(lambda: saved_sums(workdir, step)) if step else None
     shown = {"every": run.every.log, "eval_every": run.every.evaluate, "part": part}
     shown |= {"run": claimed["run"], "check_there": there, "track": track}
     with (
       make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
       open_log(workdir, start=step, program=program, **shown) as log,
+      Profile(run.profile, workdir, times, log.say) as profile,
     ):
       if claimed["remark"]:
         log.say(claimed["remark"])
@@ -110,10 +128,12 @@ def _train(
         log.say(f"{what}: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
       if pretrained and config.pretrained.file and "head" not in pretrained["params"]:
         log.say(f"pretrained.file: {config.pretrained.file} has no head that fits these classes; it is new")
-      step, states, val = train_steps(run, step, states, sums, feed, saved, log, watchdog)
+      with times.phase("steps"):
+        step, states, val = train_steps(run, step, states, sums, feed, saved, log, watchdog, times, profile)
       from jaxreg.train.run.results import final_metrics, write_results  # matplotlib takes a second
 
-      evaluated = final_metrics(run, states, val)
+      with times.phase("evaluate"):
+        evaluated = final_metrics(run, states, val)
       if evaluated is None:
         saved.wait()
         raise Interrupted(run.interrupt.received, step)
@@ -133,7 +153,7 @@ def _train(
     log.say(f"warning: {', '.join(gone)} had been removed under this run, and is written again")
   title = figure_title(config)
   labels = dataset.test.labels
-  return write_results(run, workdir, step, states, labels, values, bins, title, claimed["run"])
+  return write_results(run, workdir, step, states, labels, values, bins, title, claimed["run"], times)
 
 
 def figure_title(config: Config) -> str:

@@ -19,7 +19,15 @@ BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"  # fits in
 PART_WIDTH = 24  # characters of a part's name beside its bar
 # The metrics that people read, in this order.
 SHOWN = (
-  *("train/loss", "train/accuracy", "train/examples_per_second", "val/error", "val/nll", "test/error"),
+  *(
+    "train/loss",
+    "train/accuracy",
+    "train/examples_per_second",
+    "train/mfu",
+    "val/error",
+    "val/nll",
+    "test/error",
+  ),
   *("train/mae", "val/rmse", "test/rmse"),
 )
 

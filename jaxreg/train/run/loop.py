@@ -9,13 +9,16 @@ import jax
 import numpy as np
 
 from jaxreg.train.data.batches import Feed, Order, Source
+from jaxreg.train.devices.flops import count_flops
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.dispatch import Intervals, SaveClock, dispatches
+from jaxreg.train.run.goodput import Times
 from jaxreg.train.run.health import CollapseGuard, Watchdog, check_finite, largest_parts
 from jaxreg.train.run.interrupt import Interrupt, Interrupted
 from jaxreg.train.run.log import Log, Silent
+from jaxreg.train.run.profile import Profile, Window
 from jaxreg.train.run.recorder import Recorder
 from jaxreg.train.sealed_tables import Json
 from jaxreg.train.step.metrics import Sums, chosen_metric, summarize
@@ -41,6 +44,8 @@ class Run:
   best: str  # the metric of the validation split that chooses a checkpoint
   wait: bool  # until a checkpoint is on disk
   guard: Callable[[Callable[[str], None]], CollapseGuard]  # of a function that shows a line
+  profile: Window
+  peak: float  # FLOP/s of all devices; 0: not known
 
 
 def train_steps(
@@ -52,18 +57,25 @@ def train_steps(
   saved: Checkpoints,
   log: Log | Silent,
   watchdog: Watchdog,
+  times: Times,
+  profile: Profile,
 ) -> tuple[int, States, dict[str, np.ndarray] | None]:
   """Trains to the last step or early stopping; returns the step, its states and its validation metrics.
 
   `states` are of `step`, and so are the sums of the steps that no record has yet, `unrecorded`.
   """
   every, num_steps = run.every, run.program.num_steps
-  dispatch = _make_dispatch(run, feed)
   clock = SaveClock(every.save_minutes, step)
   guard = run.guard(log.say)
   recorder = Recorder(
-    log, every=every.log, examples=run.batch_size * len(run.seeds), guard=guard, sums=unrecorded
+    log,
+    every=every.log,
+    examples=run.batch_size * len(run.seeds),
+    utilization=1 / steps_at_peak(run) if run.peak else None,
+    guard=guard,
+    sums=unrecorded,
   )
+  dispatch = _make_dispatch(run, feed, recorder, times, profile)
   early_stopping = run.program.extras.evaluated and run.replicas.make_update(run.program.extras.evaluated)
   over = early_stopping is not None and _all_stopped(states)
   val = None
@@ -79,6 +91,10 @@ def train_steps(
         states, metrics = dispatch(states, steps)
         step = steps[-1]
         recorder.add(steps, metrics)
+        times.step(step)
+        if profile.ends(step):
+          recorder.flush()
+          profile.stop()
       stop, last = run.interrupt.stops(steps), step == num_steps
       evaluates = last or step % every.evaluate == 0
       saves = last or not steps or any(step % number == 0 for number in every.save) or clock.due(step)
@@ -94,7 +110,8 @@ def train_steps(
       if evaluates:
         recorder.show(step)
         watchdog.alive()
-        sums = None if stop else run.evaluate(states, run.data["val"], final=False)
+        with times.phase("evaluate"):
+          sums = None if stop else run.evaluate(states, run.data["val"], final=False)
         stop, val = sums is None, None if sums is None else summarize(sums, "val")
       if evaluates and val is not None:
         check_finite(step, val)
@@ -107,13 +124,16 @@ def train_steps(
           over = _all_stopped(states)
       if saves or over or stop:
         watchdog.alive()
-        saved.save(step, run.replicas.pack(states), values, unrecorded)
-        clock.saved(step)
-        if run.wait:
-          saved.wait()
+        with times.phase("save"):
+          saved.save(step, run.replicas.pack(states), values, unrecorded)
+          clock.saved(step)
+          if run.wait:
+            saved.wait()
+        times.saved()
         stop = stop or run.interrupt.requested()
       if stop:
-        saved.wait()
+        with times.phase("save"):
+          saved.wait()
         raise Interrupted(run.interrupt.received, step)
       if steps:
         recorder.restart_timing()
@@ -140,7 +160,21 @@ def _rescue(run: Run, step: int, states: States, recorder: Recorder, saved: Chec
       saved.wait()
 
 
-def _make_dispatch(run: Run, feed: Feed) -> Callable[[States, range], tuple[States, PyTree]]:
+def steps_at_peak(run: Run) -> float:
+  """Computes how many steps of all replicas the devices would make in a second at their peak."""
+  train = run.data["train"]
+  indices = run.order(0)[0]
+  inputs = train.split.inputs
+  batch = {
+    "inputs": jax.ShapeDtypeStruct((len(indices), *inputs.shape[1:]), inputs.dtype),
+    **train.targets(indices),
+  }
+  return run.peak / (len(run.seeds) * count_flops(run.program.train_step, run.program.abstract, batch))
+
+
+def _make_dispatch(
+  run: Run, feed: Feed, recorder: Recorder, times: Times, profile: Profile
+) -> Callable[[States, range], tuple[States, PyTree]]:
   """Builds `dispatch(states, steps) -> (states, metrics)`: one step, or several in one program."""
   one = run.replicas.make_step(run.program.train_step)
   several = run.replicas.make_step(run.program.train_step, scan=True)
@@ -148,10 +182,13 @@ def _make_dispatch(run: Run, feed: Feed) -> Callable[[States, range], tuple[Stat
 
   def dispatch(states: States, steps: range) -> tuple[States, PyTree]:
     make, place_batch = one if len(steps) == 1 else several
-    batch = place_batch(feed(steps))
-    # Without `jit`, as for debugging, each constant of the step is a transfer of its own.
-    with jax.transfer_guard("allow" if jax.config.jax_disable_jit else "disallow"):  # type: ignore
-      return make(states, arrays, batch)
+    with profile.step(steps):
+      # While the devices are at work on the step before, nothing waits for the input.
+      with times.phase("input", hidden=recorder.is_busy):
+        batch = place_batch(feed(steps))
+      # Without `jit`, as for debugging, each constant of the step is a transfer of its own.
+      with jax.transfer_guard("allow" if jax.config.jax_disable_jit else "disallow"):  # type: ignore
+        return make(states, arrays, batch)
 
   return dispatch
 

@@ -27,11 +27,16 @@ class Recorder:
     *,
     every: int,
     examples: int,
+    utilization: float | None = None,
     guard: CollapseGuard | None = None,
     sums: Any = None,
   ):
-    """Continues the record whose `sums` were saved with a checkpoint, if any."""
+    """Continues the record whose `sums` were saved with a checkpoint, if any.
+
+    A step has so many `examples`. `utilization` is the MFU of a step that takes a second, if it is known.
+    """
     self._log, self._every, self._examples, self._guard = log, every, examples, guard
+    self._utilization = utilization
     self._pending: tuple[range, PyTree] | None = None
     # The sums of the steps since the last record, and the number of these steps.
     self._total, self._recorded = (None, 0) if sums is None else (_to_arrays(sums["sums"]), sums["steps"])
@@ -50,6 +55,10 @@ class Recorder:
     if self._total is None:
       return None
     return {"steps": self._recorded, "sums": jax.tree.map(np.ndarray.tolist, self._total)}
+
+  def is_busy(self) -> bool:
+    """Tells whether the devices are still at work on the steps dispatched last."""
+    return self._pending is not None and not jax.tree.leaves(self._pending[1])[0].is_ready()
 
   def restart_timing(self) -> None:
     """Restarts the timing of steps: the time since the last step was not spent on training."""
@@ -86,7 +95,9 @@ class Recorder:
   def _with_speed(self, of_replicas: Values) -> Values:
     if not self._steps:
       return of_replicas
-    return {**of_replicas, "train/examples_per_second": self._steps * self._examples / self._seconds}
+    speed = self._steps / self._seconds
+    values = {**of_replicas, "train/examples_per_second": speed * self._examples}
+    return values if self._utilization is None else {**values, "train/mfu": speed * self._utilization}
 
   def write(self, step: int) -> None:
     """Writes the means since the last record, of each replica."""

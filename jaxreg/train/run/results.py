@@ -14,6 +14,7 @@ from jaxreg.calibration import Bins
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.run.evaluation import outputs_over, predicting_state
+from jaxreg.train.run.goodput import Times
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.sealed_tables import Table, sealed
@@ -48,11 +49,13 @@ def write_results(
   bins: Bins | None,
   title: str,
   token: str,
+  times: Times,
 ) -> Table:
-  """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
+  """Writes figures, `reliability.json` and, last, `results.json`; returns the results without times.
 
   The figures show the first replica, or the first ensemble, on the test split with these `labels`. Metrics in
   `values` are `[replicas]` each; `bins` come from `final_metrics`; `token` is the run's.
+  `results.json` also has the run's goodput.
   """
   program, seeds = run.program, run.seeds
   outputs: dict[str, np.ndarray] = {}
@@ -67,12 +70,13 @@ def write_results(
 
   def write() -> None:
     name = f"{paper_name(program.name)}, {title}"
-    save_figures(workdir, name, seeds, program.terms, bins, outputs, labels, program.target)
+    goodput = times.finish()
+    save_figures(workdir, name, seeds, program.terms, bins, outputs, labels, goodput, program.target)
     if bins is not None:
       reliability = {name: np.asarray(sums).tolist() for name, sums in bins._asdict().items()}
       write_json(workdir / "reliability.json", sealed(reliability, token))
     # Written last, because a run with results counts as finished.
-    write_json(workdir / "results.json", sealed(results, token))
+    write_json(workdir / "results.json", sealed({**results, "goodput": goodput}, token))
 
   try:
     processes.first(write)
@@ -89,13 +93,17 @@ def save_figures(
   bins: Bins | None,
   outputs: Table,
   labels: np.ndarray,
+  goodput: Table,
   target: Target = CLASSES,
 ) -> list[str]:
   """Draws the figures for which there are records or test outputs; returns the file names."""
   first = f"{name}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
-  figures = {"curves": plots.curves(records, title=title)}
+  figures = {
+    "curves": plots.curves(records, title=title),
+    "goodput": plots.goodput({"run": goodput}, title=name),
+  }
   if bins is not None:
     figures["reliability"] = plots.reliability({"test": bins}, title=first)
   elif outputs and isinstance(target, Numbers):

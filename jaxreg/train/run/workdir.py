@@ -34,7 +34,7 @@ SHOWN = 8  # differences in a message
 # The folders that jobs make in a work directory.
 FOLDERS = (
   *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept"),
-  *("report", "rows", "search", "tensorboard"),
+  *("profile", "report", "rows", "search", "tensorboard"),
 )
 FORMAT = 6  # of a work directory; a change that an older or newer version cannot read gets the next number
 
@@ -102,6 +102,7 @@ def claim_and_lock(
   remark = claim(workdir, fields, data, num_steps)
   if (workdir / "results.json").is_file():
     results = read(workdir, "results.json")
+    results.pop("goodput", None)  # times are no results: they differ between equal runs
     again = "to start over, remove it or give another --workdir"
     say = progress if part else functools.partial(print, file=sys.stderr)
     say(f"nothing left to do: {printable(str(workdir))} has its results; {again}")
@@ -168,7 +169,7 @@ def read(workdir: Path, name: str) -> Table:
   except (ValueError, OSError) as error:
     raise ArgumentError("workdir", f"{file} is damaged ({one_line(error)}); {hint}") from error
   if results:
-    numbers = (value for field, value in content.items() if field != "replicas")
+    numbers = (value for field, value in content.items() if field not in ("replicas", "goodput"))
     if "step" not in content or not all(isinstance(value, int | float) for value in numbers):
       raise ArgumentError("workdir", f"{file} is damaged (it is not a table of results); {hint}")
   return content

@@ -53,9 +53,10 @@ def make_forward(
 
   def forward(params: Params, batch: Mapping[str, Any], *, key: Key | None) -> tuple[Terms, Pass]:
     examples: Examples = batch["examples"]
-    (features, outputs), model_state = network.features_and_outputs(
-      params, batch["model_state"], batch["inputs"], key=key, train=key is not None, mixing=examples.mixing
-    )
+    with jax.named_scope("forward"):
+      (features, outputs), model_state = network.features_and_outputs(
+        params, batch["model_state"], batch["inputs"], key=key, train=key is not None, mixing=examples.mixing
+      )
     draws = method.key_for("loss", batch["loss_key"])
     if method.soft_labels or not examples.mixed:
       terms = method.loss(*draws, **outputs, **{method.labels: examples.labels})
@@ -79,10 +80,11 @@ def make_forward_by_chunks(
   def forward(params: Params, batch: Mapping[str, Any], *, key: Key | None) -> tuple[Terms, Pass]:
     examples: Examples = batch["examples"]
     train = key is not None
-    params, x = network.prepared(params, batch["inputs"], key)
-    features, model_state = network.features(
-      params, batch["model_state"], x, key=key, train=train, mixing=examples.mixing
-    )
+    with jax.named_scope("forward"):
+      params, x = network.prepared(params, batch["inputs"], key)
+      features, model_state = network.features(
+        params, batch["model_state"], x, key=key, train=train, mixing=examples.mixing
+      )
 
     def chunk(
       keys_of_chunk: tuple[Key, Key, Key | None], outputs: Outputs, part: Examples

@@ -52,11 +52,12 @@ def make_objective(
   ) -> tuple[Array, tuple[ModelState, Metrics]]:
     # 1. Augment the stored batch.
     draws = keys.streams(key)
-    for number, augment in enumerate(augmentations):
-      batch = augment(keys.numbered(draws.augmentation, number), batch)
+    with jax.named_scope("augment"):
+      for number, augment in enumerate(augmentations):
+        batch = augment(keys.numbered(draws.augmentation, number), batch)
 
-    # 2. Make the examples: floating inputs, labels, weights.
-    examples = make_examples(batch, scale, numbers=target.numbers)
+      # 2. Make the examples: floating inputs, labels, weights.
+      examples = make_examples(batch, scale, numbers=target.numbers)
     weights = examples.label_weights
     if class_weights is not None:
       examples = by_class(examples, class_weights)
@@ -71,7 +72,8 @@ def make_objective(
       "loss_key": draws.loss,
       "predict_key": draws.prediction,
     }
-    loss, (aux, metrics) = loss_fn(params, loss_batch, key=draws.network)
+    with jax.named_scope("loss"):  # the network inside is in the scope `forward`
+      loss, (aux, metrics) = loss_fn(params, loss_batch, key=draws.network)
 
     # 4. What is only logged.
     passed: Pass = aux
@@ -135,20 +137,21 @@ def make_train_step(
       del grad_fn, key  # Optax's line search passes the arguments of `update` on, by name.
       return objective(gather(params), state, batch, keys.again(noise))[0]
 
-    updates, opt_state = optimizer.update(
-      grads,
-      state.opt_state,
-      state.params,
-      key=keys.optimizer(state.key, state.step),  # for noise in the update: the same on every device
-      value=loss,
-      grad=grads,
-      grad_fn=grad_fn,
-      value_fn=value_fn,
-    )
-    params = optax.apply_updates(state.params, updates)
-    new = state.replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
-    if extras is not None:
-      new = extras.update(state, new)
+    with jax.named_scope("update"):
+      updates, opt_state = optimizer.update(
+        grads,
+        state.opt_state,
+        state.params,
+        key=keys.optimizer(state.key, state.step),  # for noise in the update: the same on every device
+        value=loss,
+        grad=grads,
+        grad_fn=grad_fn,
+        value_fn=value_fn,
+      )
+      params = optax.apply_updates(state.params, updates)
+      new = state.replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
+      if extras is not None:
+        new = extras.update(state, new)
 
     # 3. Metrics, as sums and counts.
     metrics |= {name: (norm, jnp.float32(1)) for name, norm in _gradient_norms(grads).items()}
