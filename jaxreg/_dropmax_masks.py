@@ -18,7 +18,7 @@ from jaxreg._checks import (
   per_class,
 )
 from jaxreg._labels import is_target_of
-from jaxreg._sharding import sharding_like
+from jaxreg._sharding import drawn_like
 from jaxreg.typing import Array, Key
 
 # The paper's eps = 1e-20 keeps the softmax defined when all classes are dropped. Every dtype can represent
@@ -47,8 +47,7 @@ def dropmax_log_mask(
   check_option(temperature, "temperature", labels.shape, low=0, open_low=True)
   check_count(num_samples, "num_samples")
   shape = (num_samples, *posterior.shape)
-  placement = sharding_like(posterior, shape)
-  noise = jax.random.logistic(check_key(key), shape, posterior.dtype, out_sharding=placement)
+  noise = drawn_like(posterior, jax.random.logistic, check_key(key), shape, dtype=posterior.dtype)
   t = per_class(temperature, posterior.dtype)
   t = t[None] if t.ndim else t
   log_mask = jnp.logaddexp(jax.nn.log_sigmoid((posterior[None] + noise) / t), LOG_EPS)

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
 from jaxreg._errors import ArgumentError, ArgumentTypeError
 from jaxreg._labels import is_target_of
-from jaxreg._sharding import partitioned, placed_like, sharding_like
+from jaxreg._sharding import drawn_like, partitioned, placed_like, sharding_like
 from jaxreg.typing import Array, Key
 
 
@@ -96,8 +96,7 @@ def random_scores(
   """Samples uniform scores for each example and each key: a control for `discriminative_scores`."""
   del num_groups
   features, *_ = _checked(features, kernel, bias, labels)
-  placement = sharding_like(features)
-  drawn = jax.random.uniform(check_key(key), features.shape, jnp.float32, out_sharding=placement)
+  drawn = drawn_like(features, jax.random.uniform, check_key(key), features.shape, dtype=jnp.float32)
   return drawn.astype(features.dtype)
 
 

@@ -5,6 +5,7 @@ All functions do nothing for arrays that are not split along an explicit axis.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxreg.typing import Array
+from jaxreg.typing import Array, Key
 
 
 def sharding_like(x: Array, shape: tuple[int, ...] | None = None) -> NamedSharding | None:
@@ -32,13 +33,42 @@ def sharding_like(x: Array, shape: tuple[int, ...] | None = None) -> NamedShardi
   return NamedSharding(sharding.mesh, PartitionSpec(*spec))
 
 
+def drawn_like(
+  x: Array, function: Callable[..., Array], key: Key, shape: tuple[int, ...], **options: Any
+) -> Array:
+  """Draws `function(key, shape=shape, **options)` of `jax.random`, split as `sharding_like` says."""
+  sharding = sharding_like(x, shape)
+  if sharding is None:
+    return function(key, shape=shape, **options)
+  fixed = {"shape": shape, "out_sharding": sharding}
+  if "dtype" in options:
+    fixed["dtype"] = options.pop("dtype")
+  return _drawn(jax.lax.stop_gradient(x), key, options, function, tuple(fixed.items()))
+
+
+# Outside of `jit` and `jax.set_mesh`, only an argument on the mesh tells XLA on which devices to compute.
+@functools.partial(jax.jit, static_argnums=(3, 4), keep_unused=True)
+def _drawn(_: Array, key: Key, options: Any, function: Callable[..., Array], fixed: Any) -> Array:
+  return function(key, **options, **dict(fixed))
+
+
+@functools.partial(jax.jit, static_argnums=2, keep_unused=True)
+def _resharded(_: Array, x: Array, sharding: NamedSharding) -> Array:
+  return jax.sharding.reshard(x, sharding)
+
+
 def placed_like(x: Array, other: Array) -> Array:
   """`x`, split as `sharding_like` says, and varying over the manual axes of `shard_map` as `other` does.
 
   As the start of a loop `x` then has the type of what the loop computes from `other`.
   """
   sharding = sharding_like(other, x.shape)
-  x = x if sharding is None else jax.sharding.reshard(x, sharding)
+  x = x if sharding is None else _resharded(jax.lax.stop_gradient(other), x, sharding)
+  return varying_like(x, other)
+
+
+def varying_like(x: Array, other: Array) -> Array:
+  """Lets `x` vary over the manual axes of `shard_map` of `other`; its gradient sums over them."""
   if AxisType.Manual not in jax.typeof(other).sharding.mesh.axis_types:
     return x
   return jnp.where(jnp.zeros_like(other, bool, shape=()), x, x)

@@ -455,6 +455,19 @@ def check_explicit_gradients(case: Case) -> None:
   chex.assert_trees_all_close(on_host(got), on_host(want), rtol=1e-5, atol=1e-5 * max(largest, 1))
 
 
+def check_explicit_axes_without_a_mesh(case: Case) -> None:
+  """Without `jax.set_mesh` eager and compiled calls give the same, and in it calls on captured arrays."""
+  mesh = explicit_mesh()
+  choose = lambda split, x, on_mesh: on_mesh if split else x
+  inputs = lambda: jax.tree.map(choose, parts(case, True, False), make(case), placed(case, mesh))
+  want = on_host(jitted(case)(make(case)))
+  for call in (case, jitted(case)):
+    assert_same(case, on_host(call(inputs())), want)
+  captured = inputs()
+  with jax.set_mesh(mesh):
+    assert_same(case, on_host(jax.jit(lambda: case(captured))()), want)
+
+
 def check_manual_axes(case: Case) -> None:
   """In `shard_map`, with its check of what varies, each device gives what its part of the batch gives."""
   mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:2])

@@ -93,6 +93,7 @@ TABLE = (
   (conformance.check_vmap, (SLOW, SLOW, SLOW, SLOW)),
   (contract.check_sharded, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (conformance.check_explicit_axes, (DEFAULT, THOROUGH, THOROUGH, THOROUGH)),
+  (contract.check_explicit_axes_without_a_mesh, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (contract.check_explicit_gradients, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (contract.check_manual_axes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (conformance.check_keys, (DEFAULT, DEFAULT, None, SLOW)),
@@ -121,6 +122,8 @@ APPLIES = {
   "oracle_of_two_axes": lambda case: "gradient" not in case.function and "jacobian" not in case.function,
   "bfloat16_values": lambda case: case.function not in cases_functions.COMPUTE_NARROW,
   "keys": lambda case: case.keyed,
+  # JAX itself refuses an eager gradient there, and arguments of which only the shape counts.
+  "explicit_axes_without_a_mesh": lambda case: case.keyed and not case.function.startswith(contract.RULES),
   # Samplers of masks need their key.
   "no_key": lambda case: case.keyed and case.function.startswith("noise.") and case.output == "same",
   "gradients": lambda case: case.smooth and case.gradient,

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_key, check_labels, check_logits, check_option, per_class
 from jaxreg._dropmax_masks import dropmax_masked_logits
 from jaxreg._labels import is_target_of
-from jaxreg._sharding import sharding_like
+from jaxreg._sharding import drawn_like
 from jaxreg._where import only_where
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
@@ -51,6 +51,6 @@ def random_dropmax(
   labels = check_labels(labels, logits)
   check_option(rate, "rate", labels.shape, low=0, high=1)
   keep = 1.0 - per_class(rate, jnp.float32)
-  kept = jax.random.bernoulli(check_key(key), keep, logits.shape, out_sharding=sharding_like(logits))
+  kept = drawn_like(logits, jax.random.bernoulli, check_key(key), logits.shape, p=keep)
   # A label out of range has no target class; its loss is NaN.
   return softmax_cross_entropy(dropmax_masked_logits(logits, kept | is_target_of(labels, logits)), labels)

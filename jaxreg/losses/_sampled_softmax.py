@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option
 from jaxreg._labels import is_target_of
-from jaxreg._sharding import partitioned, sharding_like
+from jaxreg._sharding import drawn_like, partitioned
 from jaxreg._where import only_where
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
@@ -65,7 +65,7 @@ def sampled_softmax(
   traced = isinstance(rate, Tracer)
   wanted: Any = (1 - rate) * logits.shape[-1]
   number = jnp.clip(jnp.round(wanted), 1, others) if traced else min(max(round(float(wanted)), 1), others)
-  noise = jax.random.uniform(check_key(key), logits.shape, jnp.float32, out_sharding=sharding_like(logits))
+  noise = drawn_like(logits, jax.random.uniform, check_key(key), logits.shape, dtype=jnp.float32)
   is_target = is_target_of(labels, logits)
 
   # The target comes first. Ranks break ties; a threshold would select all tied classes.

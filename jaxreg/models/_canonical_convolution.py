@@ -33,16 +33,29 @@ def canonical_convolution(
   XLA has fast programs for these axes alone. The derivatives of JAX's function have other orders, which XLA
   mends outside `scan`, `map` and `while_loop` only. Here the transposes reorder the arrays themselves.
   """
+  # XLA may return uninitialised memory if it adds at one end of an axis and cuts at the other. The gradient
+  # of images that are padded by more than a kernel does both.
+  padding = [tuple(ends) for ends in padding]
+  for axis, ends in enumerate(padding, 1):
+    if min(ends) < 0 < max(ends):
+      lhs, padding[axis - 1] = _cut(lhs, axis, ends, lhs_dilation[axis - 1])
   return _convolution.bind(
     lhs,
     rhs,
     window_strides=tuple(window_strides),
-    padding=tuple(map(tuple, padding)),
+    padding=tuple(padding),
     lhs_dilation=tuple(lhs_dilation),
     rhs_dilation=tuple(rhs_dilation),
     precision=precision,
     out_sharding=out_sharding,
   )
+
+
+def _cut(lhs: Array, axis: int, ends: tuple[int, int], dilation: int) -> tuple[Array, tuple[int, int]]:
+  """Cuts an axis where `ends` are negative; returns the rest and its padding, of at least 0."""
+  low, high = (-(min(end, 0) // dilation) for end in ends)  # entries to cut, counted before the dilation
+  rest = lax.slice_in_dim(lhs, low, lhs.shape[axis] - high, axis=axis)
+  return rest, (ends[0] + low * dilation, ends[1] + high * dilation)
 
 
 def _by_lax(lhs: Array, rhs: Array, **window: Any) -> Array:

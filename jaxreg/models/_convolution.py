@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from jaxreg._errors import ArgumentError
 from jaxreg._onednn import uses_onednn
+from jaxreg._sharding import varying_like
 from jaxreg.models._canonical_convolution import NUMBERS, canonical_convolution
 from jaxreg.typing import Array
 
@@ -51,7 +53,9 @@ def convolution(
   Args:
     lhs: images, `[batch, height, width, channels]` or as `dimension_numbers` says, floating.
     rhs: the kernel, `[height, width, channels, features]` or as `dimension_numbers` says.
-    window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, options: as in
+    padding: as in `jax.lax.conv_general_dilated`; an axis must not be padded at one end and cut at the other,
+      for which XLA may return uninitialised memory.
+    window_strides, lhs_dilation, rhs_dilation, dimension_numbers, options: as in
       `jax.lax.conv_general_dilated`.
 
   Returns:
@@ -63,6 +67,13 @@ def convolution(
     >>> layer.init_with_output(jax.random.key(0), jnp.ones((2, 8, 8, 3)))[0].shape
     (2, 8, 8, 16)
   """
+  if not isinstance(padding, str):
+    for low, high in padding:
+      if min(low, high) < 0 < max(low, high):
+        raise ArgumentError(
+          "padding",
+          f"must not add at one end of an axis and cut at the other, got {(low, high)}; cut with a slice",
+        )
   convolve = functools.partial(lax.conv_general_dilated, dimension_numbers=dimension_numbers, **options)
   plain = functools.partial(
     convolve,
@@ -80,8 +91,10 @@ def convolution(
   special = grouped or options.get("out_sharding") is not None
   float32, float64 = (lhs.dtype == rhs.dtype == out.dtype == dtype for dtype in (jnp.float32, jnp.float64))
   # Elsewhere float32 in this order would be YNNPACK's, which was measured on CPUs with AVX2 alone.
-  if lhs.ndim != 4 or special or not (float64 or (float32 and _has_avx2())):
+  symbolic = not all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape))  # in `jax.export`
+  if lhs.ndim != 4 or special or symbolic or not (float64 or (float32 and _has_avx2())):
     return plain(lhs, rhs)
+  lhs, rhs = varying_like(lhs, rhs), varying_like(rhs, lhs)
 
   axes = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
 

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_option
-from jaxreg._sharding import sharding_like
 from jaxreg.noise._dropout import dropout_mask, shared_shape
 from jaxreg.typing import Array, Key
 
@@ -43,7 +42,7 @@ def alpha_dropout(
   check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
   if key is None:
     return x
-  mask = dropout_mask(key, shape, rate=rate, out_sharding=sharding_like(x, shape))
+  mask = dropout_mask(key, x, shape, rate=rate)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 the scale is infinite; a dropped entry is then 0 times that scale, and must be 0.
   usual = jnp.where(keep > 0, keep, 1)

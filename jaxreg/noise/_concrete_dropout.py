@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option, check_wide
-from jaxreg._sharding import sharding_like
+from jaxreg._sharding import drawn_like
 from jaxreg.noise._dropout import shared_shape
 from jaxreg.typing import Array, Key
 
@@ -52,7 +52,7 @@ def concrete_dropout(
   check_option(temperature, "temperature", shape, low=0, open_low=True, entrywise=True)
   if key is None:
     return x
-  noise = jax.random.logistic(check_key(key), shape, wide, out_sharding=sharding_like(x, shape))
+  noise = drawn_like(x, jax.random.logistic, check_key(key), shape, dtype=wide)
   # In logarithms, because 1 - z and 1 - p can both be 0 when their quotient is not.
   log_kept = jax.nn.log_sigmoid(-(logit + noise) / temperature) - jax.nn.log_sigmoid(-logit)
   return (x * jnp.exp(log_kept)).astype(x.dtype)

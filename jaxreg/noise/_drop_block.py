@@ -68,7 +68,7 @@ def drop_block(
   mask = placed_like(jnp.moveaxis(_mask(key, shape, rate, block), -1, channel_axis), x)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   scale = 1 / jnp.where(keep > 0, keep, 1) if inverted else 1
-  return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
+  return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros((), x.dtype))
 
 
 def _mask(key: Key, shape: tuple[int, ...], rate: ArrayLike, block: tuple[int, int]) -> Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_floating, check_key, check_option
-from jaxreg._sharding import sharding_like
+from jaxreg._sharding import drawn_like
 from jaxreg.noise._dropout import shared_shape
 from jaxreg.typing import Array, Key
 
@@ -58,7 +58,7 @@ def gaussian_noise(
   shape, wide = shared_shape(x, shared_axes), jnp.promote_types(x.dtype, jnp.float32)
   if key is None:
     return x
-  noise = jax.random.normal(check_key(key), shape, wide, out_sharding=sharding_like(x, shape))
+  noise = drawn_like(x, jax.random.normal, check_key(key), shape, dtype=wide)
   noise = jnp.asarray(std, wide) * noise
   return (x + noise if kind == "additive" else x * (1 + noise)).astype(x.dtype)
 
@@ -104,7 +104,7 @@ def gaussian_dropout(
     inside = (rate > 0) & (rate < 1)
     usual = jnp.where(inside, rate, 0.5)
     std = jnp.where(inside, jnp.sqrt(usual / (1 - usual)), 0)
-    x = x if key is None else jnp.where(rate < 1, x, jnp.zeros_like(x))
+    x = x if key is None else jnp.where(rate < 1, x, jnp.zeros((), x.dtype))
   assert std is not None
   return gaussian_noise(key, x, std=std, kind="multiplicative", shared_axes=shared_axes)
 

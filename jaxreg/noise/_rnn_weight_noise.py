@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option
-from jaxreg._sharding import sharding_like
+from jaxreg._sharding import drawn_like
 from jaxreg.noise._gaussian_noise import Kind, check_kind
 from jaxreg.paths import chosen, kernels_only, leaf_names
 from jaxreg.typing import Array, Key, Mask, Params
@@ -100,7 +100,7 @@ def rnn_weight_noise(
 
 def _accumulate(key: Key, total: Array, std: ArrayLike, kind: Kind, cumulative: bool) -> Array:
   """The whole deviation; for a product of factors the product minus 1, so that 0 means no noise for both."""
-  noise = jax.random.normal(key, total.shape, total.dtype, out_sharding=sharding_like(total))
+  noise = drawn_like(total, jax.random.normal, key, total.shape, dtype=total.dtype)
   delta = jnp.asarray(std, total.dtype) * noise
   if not cumulative:
     return delta

@@ -27,7 +27,9 @@ CASES = {
   "valid": ((20, 24), {"padding": "VALID"}),
   "strided": ((16, 24), {"window_strides": (2, 2), "padding": ((1, 1), (1, 1))}),
   "uneven": ((24, 8), {"window_strides": (3, 2), "padding": ((0, 2), (3, 1))}),
-  "cropped": ((24, 24), {"padding": ((-1, 2), (1, -1))}),
+  "cropped": ((24, 24), {"padding": ((-1, 0), (-1, -2))}),
+  "padded by more than the kernel": ((24, 24), {"padding": ((5, 0), (1, 4))}),
+  "padded and dilated": ((24, 24), {"padding": ((5, 0), (0, 4)), "window_strides": (2, 3)}),
   "window dilated": ((24, 24), {"padding": "SAME", "rhs_dilation": (2, 1)}),
   "input dilated": ((24, 24), {"padding": ((2, 1), (1, 2)), "lhs_dilation": (2, 3)}),
   "both dilated": ((8, 24), {"padding": ((2, 2), (2, 2)), "lhs_dilation": (2, 1), "rhs_dilation": (2, 2)}),
@@ -324,14 +326,48 @@ def test_images_that_shard_map_divides(axes):
   x, kernel = arguments(images=(16, 8, 8))
   of = lambda kernel, x: jnp.sum(jnp.sin(convolution(x, kernel, (1, 1), "SAME", dimension_numbers=NHWC)))
   product = lambda kernel, x: jax.jvp(lambda kernel: jax.grad(of)(kernel, x), (kernel,), (kernel,))[1]
+  by_hand = lambda kernel, x: lax.psum(product(lax.pcast(kernel, "data", to="varying"), x), "data")
+  # By default JAX sums the gradient of what the devices share.
+  for value, call in ((jax.grad(of), jax.grad(of)), (product, product), (product, by_hand)):
+    with jax.set_mesh(mesh):
+      each = jax.shard_map(call, in_specs=(PartitionSpec(), PartitionSpec("data")), out_specs=PartitionSpec())
+      got = jax.jit(each)(kernel, jax.device_put(x, NamedSharding(mesh, PartitionSpec("data"))))
+    np.testing.assert_allclose(got, value(kernel, x), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.thorough
+def test_a_kernel_that_shard_map_divides_with_shared_images():
+  mesh = jax.make_mesh((8,), ("model",))
+  x, kernel = arguments(channels=(8, 24))
+  of = lambda x, kernel: jnp.sum(jnp.sin(convolution(x, kernel, (1, 1), "SAME", dimension_numbers=NHWC)))
+  features = PartitionSpec(None, None, None, "model")
   with jax.set_mesh(mesh):
-    each = jax.shard_map(
-      lambda kernel, x: lax.psum(product(lax.pcast(kernel, "data", to="varying"), x), "data"),
-      in_specs=(PartitionSpec(), PartitionSpec("data")),
-      out_specs=PartitionSpec(),
-    )
-    found = jax.jit(each)(kernel, jax.device_put(x, NamedSharding(mesh, PartitionSpec("data"))))
-  np.testing.assert_allclose(found, product(kernel, x), rtol=1e-5, atol=1e-3)
+    each = jax.shard_map(jax.grad(of), in_specs=(PartitionSpec(), features), out_specs=PartitionSpec())
+    got = jax.jit(each)(x, jax.device_put(kernel, NamedSharding(mesh, features)))
+  np.testing.assert_allclose(got, jax.grad(of)(x, kernel), rtol=1e-5, atol=1e-4)
+
+
+def test_a_program_may_be_exported_for_every_number_of_images():
+  x, kernel = arguments(images=(3, 7, 6))
+  of = lambda kernel, x: jnp.sum(convolution(x, kernel, (2, 1), "SAME", dimension_numbers=NHWC) ** 2)
+  (number,) = jax.export.symbolic_shape("number")
+  shapes = [jax.ShapeDtypeStruct(size, jnp.float32) for size in (kernel.shape, (number, *x.shape[1:]))]
+  program = jax.export.export(jax.jit(jax.value_and_grad(of)))(*shapes)
+  loss, gradient = program.call(kernel, x)
+  options = {"window_strides": (2, 1), "padding": ((1, 1), (0, 1))}
+  y = by_definition(x, kernel, **options)
+  np.testing.assert_allclose(loss, np.sum(y**2), rtol=1e-5)
+  moved = np.vdot(2 * y, by_definition(x, np.ones(kernel.shape), **options))
+  np.testing.assert_allclose(np.sum(gradient), moved, rtol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [((-3, 0), (-2, 3)), ((1, -1), (0, 0))])
+def test_padding_that_adds_and_cuts_is_refused(padding):
+  x, kernel = arguments()
+  with pytest.raises(
+    ValueError, match="padding must not add at one end of an axis and cut at the other, got"
+  ):
+    convolution(x, kernel, (2, 2), padding, dimension_numbers=NHWC)
 
 
 @BOTH
