@@ -14,6 +14,7 @@ from jaxreg._checks import check_function, check_range
 from jaxreg._leaves import wide
 from jaxreg._proximal import Prox, backtracked, next_momentum
 from jaxreg.optim._masked import on_whole, part
+from jaxreg.optim._sam import check_whole_batch
 from jaxreg.typing import Array, Params
 
 
@@ -86,6 +87,7 @@ def fista(
     del extra_args
     if params is None or value_fn is None or grad_fn is None:
       raise ValueError("params, value_fn and grad_fn must be given to update")
+    check_whole_batch("give optim.fista the functions of the whole batch")
     now = jax.tree.map(wide, params)
     y = jax.tree.map(lambda w, old: w + state.momentum.astype(w.dtype) * (w - old), now, state.previous)
     value_fn = on_whole(value_fn, "value_fn", all_params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,6 +48,11 @@ def sam(
   and `optax.partition`, which hide a part of the parameters, give `update` also `all_params=params`, so that
   `grad_fn` gets the whole tree; the hidden parameters are not perturbed. Transforms before this one in a
   chain change the first gradient only.
+
+  To accumulate over parts of a batch, put the accumulation inside:
+  `sam(optax.MultiSteps(inner, 4).gradient_transformation())`. Each part then has its own perturbation, and
+  the step takes the mean of the second gradients, as in the paper's `m`-sharpness.
+  `optax.MultiSteps(sam(inner), 4)` is refused: there the second gradient would see the last part only.
 
   Args:
     inner: the optimizer that takes the step.
@@ -95,7 +101,26 @@ def check_second(params: Params | None, grad_fn: GradFn | None, extra_args: Mapp
   """Returns `grad_fn`, which computes the second gradient, of the whole tree if `all_params` is given."""
   if params is None or grad_fn is None:
     raise ValueError("params and grad_fn must be given to update")
+  check_whole_batch(
+    "accumulate inside of it, as in optim.sam(optax.MultiSteps(inner, k).gradient_transformation())"
+  )
   return on_whole(grad_fn, "grad_fn", extra_args.get("all_params"))
+
+
+def check_whole_batch(remedy: str) -> None:
+  """Refuses `optax.MultiSteps` around an optimizer that calls functions of the parameters.
+
+  `MultiSteps` averages the gradients of several parts of a batch, but passes the functions of the last part.
+  None of its arguments to `update` shows this, so the check looks for its code among the callers.
+  """
+  frame = inspect.currentframe()
+  while frame is not None:
+    if frame.f_code is optax.MultiSteps.update.__code__:
+      raise ValueError(
+        "optax.MultiSteps must not wrap an optimizer whose update needs grad_fn, which sees the last part of "
+        f"the batch only; {remedy}"
+      )
+    frame = frame.f_back
 
 
 def gradient_at(direction: Any, updates: Any, params: Params, grad_fn: GradFn, rho: ArrayLike) -> Any:

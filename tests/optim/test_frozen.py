@@ -98,9 +98,10 @@ def test_frozen_parameters_stay_and_are_not_perturbed(name):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", MAKE)
 def test_frozen_parameters_have_no_state_and_accumulate(name):
-  tx = optax.MultiSteps(MAKE[name](optax.adam(RATE), trained=MASK), every_k_schedule=2)
+  inner = optax.MultiSteps(optax.adam(RATE), every_k_schedule=2)
+  tx = MAKE[name](inner.gradient_transformation(), trained=MASK)
   state = tx.init(PARAMS)
-  shapes = {x.shape for x in jax.tree.leaves(state.inner_opt_state)}
+  shapes = {x.shape for x in jax.tree.leaves(state)}
   assert (2,) in shapes
   assert (2, 2) not in shapes
   for last in (False, True):
@@ -179,6 +180,38 @@ def test_what_is_missing_is_named(name):
     tx.update(PARAMS, state, PARAMS, grad_fn=gradient, all_params=PARAMS["head"])
   with pytest.raises(ValueError, match="trained: mask: 'tail/\\*' selects no parameter"):
     MAKE[name](optax.sgd(RATE), trained="tail/*").init(PARAMS)
+
+
+@pytest.mark.parametrize("name", [*MAKE, "fista"])
+@pytest.mark.parametrize("skipped", [False, True])
+def test_accumulation_around_a_second_gradient_is_refused(name, skipped):
+  """`grad_fn` would see the last part of the batch only."""
+  tx = optim.fista(RATE) if name == "fista" else MAKE[name](optax.sgd(RATE), trained="*")
+  options = {"should_skip_update_fn": optax.skip_not_finite} if skipped else {}
+  around = optax.MultiSteps(optax.chain(optax.clip(1e6), tx), every_k_schedule=2, **options)
+  update = jax.jit(lambda g, state, w: around.update(g, state, w, grad_fn=gradient, value_fn=loss))
+  with pytest.raises(ValueError, match=r"optax.MultiSteps must not wrap .* grad_fn, .*optim\."):
+    update(gradient(PARAMS), around.init(PARAMS), PARAMS)
+
+
+@pytest.mark.parametrize("name", ["sam", "gsam"])
+def test_accumulation_inside_takes_the_mean_of_second_gradients(name):
+  """Parts of a batch with data of their own, against NumPy; the steps between are 0."""
+  rng = np.random.default_rng(1)
+  parts = [(rng.normal(size=(4, 3)), rng.normal(size=4)) for _ in range(3)]
+  w = rng.normal(size=3)
+  inner = optax.MultiSteps(optax.sgd(RATE), every_k_schedule=3, accumulator_dtype=jnp.float64)
+  tx = MAKE[name](inner.gradient_transformation())
+  state, total = tx.init(jnp.asarray(w)), 0
+  for number, (x, y) in enumerate(parts):
+    slope_of_part = lambda w, x=x, y=y: 2 * x.T @ (x @ w - y) / 4
+    updates, state = tx.update(slope_of_part(w), state, jnp.asarray(w), grad_fn=slope_of_part)
+    first = slope_of_part(w)
+    second = slope_of_part(w + RHO * first / np.linalg.norm(first))
+    if name == "gsam":
+      second = second - ALPHA * (first - (first @ second) / (second @ second) * second)
+    total = total + second
+    np.testing.assert_allclose(updates, -RATE * total / 3 if number == 2 else np.zeros(3), rtol=1e-12)
 
 
 def test_errors_of_grad_fn_itself_pass_unchanged():
