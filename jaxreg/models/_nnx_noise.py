@@ -15,9 +15,9 @@ Source = nnx.Rngs | nnx.RngStream | Key | None
 class NNXNoise(nnx.Module):
   """A noise function as a module like `nnx.Dropout`: `NNXNoise(noise.dropout, rate=0.1, rngs=rngs)`.
 
-  `model.eval()` turns the noise off, `model.train()` on. The key comes from the `dropout` stream. An option
-  that is an array is an `nnx.Param` and can be trained: `rate_logit` of `noise.concrete_dropout`, with its KL
-  in the loss, or the `kernel` of `noise.dropconnect`.
+  `nnx.view(model, deterministic=True)` and `model.eval()` turn the noise off, `model.train()` on. The key
+  comes from the `dropout` stream. An option that is an array is an `nnx.Param` and can be trained:
+  `rate_logit` of `noise.concrete_dropout`, with its KL in the loss, or the `kernel` of `noise.dropconnect`.
 
   Attributes:
     function: `(key, x, *, ...) -> x`.
@@ -42,6 +42,11 @@ class NNXNoise(nnx.Module):
     off = self.deterministic if deterministic is None else deterministic
     own = {name: parameter[...] for name, parameter in self.parameters.items()}
     return self.function(None if off else self._key(rngs), *inputs, **{**self.options, **own, **options})
+
+  def set_view(self, deterministic: bool | None = None) -> None:
+    """Sets the mode of a copy that `nnx.view` makes; None keeps it."""
+    if deterministic is not None:
+      self.deterministic = deterministic
 
   def _key(self, rngs: Source) -> Key:
     if isinstance(rngs, jax.Array):

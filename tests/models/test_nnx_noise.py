@@ -57,6 +57,17 @@ def test_modes_and_training():
   assert gradient["linear"]["kernel"][...].shape == (3, 4)
 
 
+def test_a_view_of_the_model_has_its_own_mode():
+  model = Net(nnx.Rngs(0))
+  view = nnx.view(model, deterministic=True)
+  np.testing.assert_array_equal(view(X), model.linear(X))
+  assert (model(X) != model.linear(X)).any()
+  assert (nnx.view(view, deterministic=False)(X) != model.linear(X)).any()
+  alone = models.NNXNoise(noise.dropout, rate=0.5, rngs=nnx.Rngs(0))
+  np.testing.assert_array_equal(nnx.view(alone, deterministic=True)(X), X)
+  assert (nnx.view(alone)(X) != X).any()
+
+
 def test_keys_and_options_of_the_call():
   module = models.NNXNoise(noise.dropout, rate=0.9)
   got = module(X, rngs=jax.random.key(0), rate=0.3)
