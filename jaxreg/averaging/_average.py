@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import _leaves
+from jaxreg._errors import ArgumentError
 from jaxreg.paths import leaf_names
 from jaxreg.typing import Array, Params
 
@@ -54,6 +55,22 @@ def arrays(params: Params) -> Params:
 def wide(params: Params) -> Params:
   """Returns `arrays` with averaged leaves in at least float32: in bfloat16 a mean loses its small steps."""
   return jax.tree.map(_leaves.wide, arrays(params))
+
+
+def check_like(params: Params, stored: Params, name: str = "params") -> Params:
+  """Returns `arrays(params)`, which must have the structure and shapes of the parameters in a state."""
+  structure, expected = jax.tree.structure(params), jax.tree.structure(stored)
+  if structure != expected:
+    raise ArgumentError(name, f"must have the structure given to init, {expected}, got {structure}")
+  params = arrays(params)
+  for leaf, old, leaf_name in zip(jax.tree.leaves(params), jax.tree.leaves(stored), leaf_names(params)):
+    # Another shape would broadcast, without an error.
+    if leaf.shape != old.shape:
+      where = f"/{leaf_name}" if leaf_name else ""
+      raise ArgumentError(
+        f"{name}{where}", f"must have the shape given to init, {old.shape}, got {leaf.shape}"
+      )
+  return params
 
 
 def _array(leaf: Any, name: str) -> Array:

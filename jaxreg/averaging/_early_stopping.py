@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_count, check_range, check_wide
-from jaxreg.averaging._average import Average, arrays, kept_params
+from jaxreg.averaging._average import Average, arrays, check_like, kept_params
 from jaxreg.typing import Array, Params
 
 
@@ -46,8 +46,9 @@ def early_stopping(
     `init`, `update` and `params`, as `jaxreg.averaging` explains. `update` is `(state, params, metric) ->
     state`, with the parameters that were evaluated and their scalar `m` on the validation set, floating. A
     state has `params`, the parameters at the best evaluation, or the initial ones before any; `best_metric`
-    and `best_step`, its metric and number from 0, or NaN and -1; `num_evaluations`, and `num_worse`, the
-    number since the best one; `should_stop`, whether the patience has run out.
+    and `best_step`, its metric and number from 0, or before any the worst metric, inf or -inf, and -1;
+    `num_evaluations`, and `num_worse`, the number since the best one; `should_stop`, whether the patience has
+    run out.
 
   Example:
     >>> stopping = early_stopping(patience=2)
@@ -64,15 +65,15 @@ def early_stopping(
   check_range(min_delta, "min_delta", low=0)
   check_choice(mode, "mode", ("min", "max"))
   update = functools.partial(_update, patience=patience, min_delta=min_delta, mode=mode)
-  return Average(_init, update, kept_params)
+  return Average(functools.partial(_init, mode=mode), update, kept_params)
 
 
-def _init(params: Params) -> EarlyStoppingState:
+def _init(params: Params, *, mode: Literal["min", "max"]) -> EarlyStoppingState:
   zero = jnp.zeros((), jnp.int32)
   # An explicit dtype, so that the first update does not change it, as scan requires.
-  none = jnp.asarray(jnp.nan, jnp.result_type(float))
+  worst = jnp.asarray(jnp.inf if mode == "min" else -jnp.inf, jnp.result_type(float))
   return EarlyStoppingState(
-    jax.tree.map(jnp.copy, arrays(params)), none, zero - 1, zero, zero, jnp.zeros((), bool)
+    jax.tree.map(jnp.copy, arrays(params)), worst, zero - 1, zero, zero, jnp.zeros((), bool)
   )
 
 
@@ -85,14 +86,11 @@ def _update(
   min_delta: ArrayLike,
   mode: Literal["min", "max"],
 ) -> EarlyStoppingState:
-  structure, stored = jax.tree.structure(params), jax.tree.structure(state.params)
-  if structure != stored:
-    raise ValueError(f"params must have the structure given to init, {stored}, got {structure}")
+  params = check_like(params, state.params)
   sign = 1 if mode == "min" else -1
   metric = check_wide(metric, "metric", shape=()).astype(state.best_metric.dtype)
-  best = jnp.where(state.best_step < 0, jnp.inf, sign * state.best_metric)
   # Every comparison with NaN is false, so NaN never improves and never becomes the best.
-  improved = sign * metric < best - min_delta
+  improved = sign * metric < sign * state.best_metric - min_delta
   worse = jnp.where(improved, 0, state.num_worse + 1)
   new = EarlyStoppingState(
     params=jax.tree.map(lambda new, old: jnp.where(improved, new, old), params, state.params),

@@ -10,7 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_range
-from jaxreg.averaging._average import Average, Mean, is_averaged, kept_params, start, wide
+from jaxreg.averaging._average import Average, Mean, check_like, is_averaged, kept_params, start, wide
 from jaxreg.typing import Array, Params
 
 
@@ -67,6 +67,7 @@ def ema(
 def _update(
   state: Mean, params: Params, *, decay: ArrayLike, ramp: bool, warmup: ArrayLike, power: ArrayLike
 ) -> Mean:
+  params = check_like(params, state.params)
   count = state.count + 1
   if ramp:
     decay = warmed_decay(count, decay=decay, warmup=warmup, power=power)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxreg._analyses import num_examples
 from jaxreg._checks import check_range, check_wide
-from jaxreg.averaging._average import Average, Mean, is_averaged, kept_params, start, wide
+from jaxreg.averaging._average import Average, Mean, check_like, is_averaged, kept_params, start, wide
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
 
 
@@ -41,6 +41,7 @@ def swa() -> Average:
 
 def update_mean(state: Mean, params: Params) -> Mean:
   """Adds one iterate to the mean."""
+  params = check_like(params, state.params)
   count = state.count + 1
 
   def step(mean: Array, leaf: Array) -> Array:
@@ -104,6 +105,7 @@ def batch_norm_statistics(
     noise = None if key is None else jax.random.fold_in(key, number)
     _, moved = apply_fn(params, zeros, x, key=noise, train=True)
     count += num_examples(x)
+    moved = check_like(moved, model_state, "the model state of apply_fn")
     of_batch = jax.tree.map(lambda leaf: leaf / (1 - momentum), moved)
     means = jax.tree.map(functools.partial(_toward, num_examples(x) / count), means, of_batch)
   if not count:

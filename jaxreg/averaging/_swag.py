@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, check_range
 from jaxreg._sharding import placed_like
-from jaxreg.averaging._average import Mean, is_averaged, kept_params, start, wide
+from jaxreg.averaging._average import Mean, check_like, is_averaged, kept_params, start, wide
 from jaxreg.averaging._swa import update_mean
 from jaxreg.typing import Array, Key, Params
 
@@ -99,7 +99,7 @@ def _zeros(params: Params, *first: int) -> Params:
 
 
 def _update(state: SWAGState, params: Params) -> SWAGState:
-  new = wide(params)
+  new = wide(check_like(params, state.params))
   mean, count = update_mean(Mean(state.params, state.count), new)
   # The copy at the start does not count as an iterate.
   old = jax.tree.map(lambda old, mean: jnp.where(state.count > 0, old, mean), state.params, mean)

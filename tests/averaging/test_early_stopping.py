@@ -65,12 +65,23 @@ def test_table(name):
   # The parameters of the best evaluation, of either dtype, and its metric.
   assert states.params["w"][-1] == states.params["n"][-1] == best
   assert states.params["n"].dtype == np.int32
-  np.testing.assert_array_equal(states.best_metric[-1], np.float32(metrics[best]) if best >= 0 else NAN)
+  np.testing.assert_array_equal(
+    states.best_metric[-1], np.float32(metrics[best] if best >= 0 else {"min": INF, "max": -INF}[mode])
+  )
   # Nothing moves once it has stopped.
   if stops is not None:
     for leaf in jax.tree.leaves(states):
       np.testing.assert_array_equal(leaf[stops:], jnp.broadcast_to(leaf[stops], leaf[stops:].shape))
     assert states.num_worse[-1] == patience
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_state_holds_no_nan_before_the_first_evaluation(mode):
+  with jax.debug_nans(True):
+    stopping = averaging.early_stopping(patience=2, mode=mode)
+    state = jax.jit(stopping.init)({"w": jnp.zeros(2)})
+    state = jax.jit(stopping.update)(state, {"w": jnp.ones(2)}, jnp.float32(3))
+  assert (state.best_metric, state.best_step) == (3, 0)
 
 
 def test_what_does_not_fit_is_refused():

@@ -1,6 +1,7 @@
 """Models of NNX and Equinox as they are split: what is averaged, what is taken over, what is refused."""
 
 import functools
+import re
 
 import chex
 import equinox as eqx
@@ -25,6 +26,22 @@ def functions(name):
   average = AVERAGES[name]
   metric = {"metric": jnp.float32(1)} if name == "early_stopping" else {}
   return average.init, functools.partial(average.update, **metric)
+
+
+@pytest.mark.parametrize("name", [*AVERAGES, "swag"])
+@pytest.mark.parametrize("shape", [(1,), (3, 2), (), (2, 1)])
+def test_parameters_of_another_shape_do_not_broadcast(name, shape):
+  if name == "swag":
+    average = averaging.swag(rank=2)
+    init, update = average.init, average.update
+  else:
+    init, update = functions(name)
+  for call in (update, jax.jit(update)):
+    match = re.escape(f"params/w must have the shape given to init, (2,), got {shape}")
+    with pytest.raises(ValueError, match=match):
+      call(init({"w": jnp.zeros(2)}), {"w": jnp.ones(shape)})
+    with pytest.raises(ValueError, match="params must have the structure given to init"):
+      call(init({"w": jnp.zeros(2)}), {"v": jnp.ones(2)})
 
 
 class Net(nnx.Module):
