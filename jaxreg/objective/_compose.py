@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batch, check_floating, check_key, check_loss_fn, one_line
@@ -46,7 +47,7 @@ class Composed:
     self, params: Params, batch: Batch, *, key: Key | None = None, step: ArrayLike | None = None
   ) -> Any:
     weights, batch = self._weighted(self._perturbed(batch, key, step))
-    data, aux = self._forward(params, batch, key, step=step)
+    data, aux = self._forward(params, batch, weights, key, step=step)
     metrics = self._metrics(data, aux, params, batch, weights, key, step)
     total, count = metrics["loss"]
     loss = total / jnp.where(count > 0, count, 1)
@@ -81,7 +82,7 @@ class Composed:
     def contributions(objective: Composed, params: Params) -> dict[str, Array]:
       own = None if key is None else jax.random.clone(key)
       weights, perturbed = objective._weighted(objective._perturbed(batch, own, step))
-      data, aux = objective._forward(params, perturbed, own, step=step)
+      data, aux = objective._forward(params, perturbed, weights, own, step=step)
       metrics = objective._metrics(data, aux, params, perturbed, weights, own, step)
       means = {name: total / jnp.where(count > 0, count, 1) for name, (total, count) in metrics.items()}
       return {**means, "data": functools.reduce(jnp.add, (means[name] for name in data))}
@@ -113,10 +114,10 @@ class Composed:
     metrics = {name: _entry(value, weights, count, name) for name, value in data.items()}
 
     def again(params: Params, batch: Batch, key: Key | None) -> Pass:
-      data, aux = self._forward(params, batch, key, step=step)
+      data, aux = self._forward(params, batch, weights, key, step=step)
       return Pass(_sum(data), aux)
 
-    view = View(params, batch, key, step, weights, _sum(data), aux, again)
+    view = View(params, batch, key, step, weights, _sum(data), aux, again, batch)
     for name, term in self.terms.items():
       if isinstance(term, Perturbation):
         continue
@@ -126,8 +127,9 @@ class Composed:
       if isinstance(term, Penalty):
         value, term_weights = check_floating(function(params), f"the penalty {name}", shape=()), weights
       else:
-        value = check_floating(function(None if key is None else named(key, name), view), f"the term {name}")
         term_weights = weights if term.weights_fn is None else term.weights_fn(batch)
+        own = dataclasses.replace(view, batch=_with_labels(batch, term_weights))
+        value = check_floating(function(None if key is None else named(key, name), own), f"the term {name}")
       metrics[name] = _entry(jnp.multiply(weight, wide(value)), term_weights, count, name)
     total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
     return {**metrics, "loss": (total, count)}
@@ -169,8 +171,11 @@ class Composed:
         batch = {**batch, "inputs": zero_elsewhere(counts, jnp.asarray(batch["inputs"]))}
     return weights, batch
 
-  def _forward(self, params: Params, batch: Batch, key: Key | None, *, step: ArrayLike | None) -> _Values:
+  def _forward(
+    self, params: Params, batch: Batch, weights: Array | None, key: Key | None, *, step: ArrayLike | None
+  ) -> _Values:
     """Runs one forward pass, with the perturbations of its key."""
+    batch = _with_labels(batch, weights)
     options: dict[str, Any] = {}
     calls: dict[str, int] = {}  # of `perturb`, by the name of the activation
     if _takes_perturb(self.loss_fn):
@@ -218,10 +223,13 @@ def compose(
   and all example terms share one forward pass.
 
   The weights of the examples are `batch["weights"]` `[batch]`. An example whose `batch["where"]` `[batch]` is
-  false has weight 0, and its inputs may be NaN. Without both, all examples have the same weight.
+  false has weight 0, and its inputs may be NaN. Without both, all examples have the same weight. An example
+  of weight 0 needs no label: `loss_fn` sees 0 instead of -1 or NaN.
 
   On several devices, average the gradients: a sum would count a penalty once per device. If the devices'
-  weights differ, weight the average by the counts in the metrics.
+  weights differ, weight the average by the counts in the metrics. `jax.shard_map` already sums the gradients
+  of parameters that all devices share, unless `check_vma=False`. There, differentiate the mean over the
+  devices instead: `jax.grad(lambda params: jax.lax.pmean(composed(params, batch), "data"))`.
 
   Args:
     loss_fn: `(params, batch, *, key) -> loss`. The loss is a scalar, or one value per example, `[batch]`,
@@ -269,6 +277,21 @@ def compose(
         f"terms must be made by penalty, example_term or perturbation, got {one_line(term)} for {name}"
       )
   return Composed(loss_fn, dict(terms), has_aux, with_metrics, weights_fn)
+
+
+def _with_labels(batch: Batch, weights: Array | None) -> Batch:
+  """Returns the batch with labels of 0 where the weight is 0: a label of -1 or NaN makes gradients NaN."""
+  if weights is None or not isinstance(batch, Mapping) or "labels" not in batch:
+    return batch
+  counts = weights != 0
+
+  def harmless(labels: Any) -> Any:
+    labels = labels if isinstance(labels, np.ndarray) else jnp.asarray(labels)
+    axes = min(labels.ndim, counts.ndim)
+    own = counts.any(axis=tuple(range(axes, counts.ndim)))
+    return zero_elsewhere(own, labels) if axes and labels.shape[:axes] == own.shape else labels
+
+  return {**batch, "labels": jax.tree.map(harmless, batch["labels"])}
 
 
 def _entry(value: Array, weights: Array | None, count: Array, name: str) -> tuple[Array, Array]:

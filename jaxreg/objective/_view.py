@@ -29,7 +29,8 @@ class View:
 
   Attributes:
     params: the parameters, without noise.
-    batch: the batch, after the perturbations of `"batch"` and `"labels"`.
+    batch: the batch, after the perturbations of `"batch"` and `"labels"`; labels are 0 where the term's
+      weight is 0.
     key: the key of the loss's pass, or None.
     step: the number of the step, or None.
     weights: `[batch]`, the weights of the examples; None if all weights are equal.
@@ -44,6 +45,7 @@ class View:
   loss: Array
   aux: Any
   _run: Callable[[Params, Batch, Key | None], Pass]
+  _batch: Batch  # of further passes; with all labels, because terms share these passes
   _clean: list[tuple[Any, Pass]] = dataclasses.field(default_factory=list)
 
   def again(
@@ -72,7 +74,7 @@ class View:
         return Pass(self.loss, self.aux)
       if key is None:
         return self._without_noise()
-    batch = self.batch if batch is None else batch
+    batch = self._batch if batch is None else batch
     if inputs is not None:
       check_batch(batch, "inputs")
       batch = {**batch, "inputs": inputs}
@@ -96,5 +98,5 @@ class View:
     for trace, clean in self._clean:
       if trace == here:
         return clean
-    self._clean.append((here, self._run(self.params, self.batch, None)))
+    self._clean.append((here, self._run(self.params, self._batch, None)))
     return self._clean[-1][1]

@@ -202,6 +202,80 @@ def test_weights_count_and_a_broken_example_that_does_not_reaches_nothing(x64):
   np.testing.assert_allclose(alone, (nll + BETA * np.abs(hidden).sum(-1))[where].mean(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("by", ["where", "weights", "weights_fn"])
+def test_an_example_that_does_not_count_needs_no_label(x64, by):
+  """Under `jit` a label of -1 makes the loss and the gradient of its example NaN."""
+  params, batch = network()
+  counts = np.arange(8) % 3 != 1
+  labels = jnp.where(counts, batch["labels"], -1)
+  smooth = lambda key, view: losses.label_smoothing(view.aux["logits"], view.batch["labels"], smoothing=0.5)
+  options = {"weights_fn": lambda batch: jnp.asarray(counts, float)} if by == "weights_fn" else {}
+  composed = compose(loss_fn, {"smooth": example_term(smooth, weight=BETA)}, has_aux=True, **options)
+  given = {**batch, "labels": labels}
+  if by != "weights_fn":
+    given[by] = jnp.asarray(counts, bool if by == "where" else float)
+  (loss, _), grads = jax.jit(jax.value_and_grad(composed, has_aux=True))(params, given)
+  nll, _, log_probs = np_nll(params, batch["inputs"], batch["labels"])
+  want = (nll + BETA * (0.5 * nll - 0.5 * log_probs.mean(-1)))[counts].mean()
+  np.testing.assert_allclose(loss, want, rtol=1e-12)
+  few = {name: x[np.flatnonzero(counts)] for name, x in batch.items()}
+  chex.assert_trees_all_close(grads, jax.grad(lambda params: composed_of_few(params, few))(params), rtol=1e-9)
+
+
+def composed_of_few(params, batch):
+  """The same objective in plain JAX, of examples that all count."""
+  log_probs = jax.nn.log_softmax(logits_fn(params, batch["inputs"])[0])
+  nll = -jnp.take_along_axis(log_probs, batch["labels"][:, None], axis=-1)[:, 0]
+  return (nll + BETA * (0.5 * nll - 0.5 * log_probs.mean(-1))).mean()
+
+
+def test_a_term_with_other_weights_sees_its_own_labels(x64):
+  """The loss counts the labelled examples, the term the others: each sees labels where its own weight is."""
+  params, batch = network()
+  labelled = np.arange(8) < 5
+  labels = jnp.where(labelled, batch["labels"], -1)
+  seen = {}
+
+  def without_label(key, view):
+    seen["labels"] = np.asarray(view.batch["labels"])
+    return jnp.square(view.aux["logits"]).sum(-1)
+
+  terms = {
+    "unlabelled": example_term(
+      without_label, weight=1.0, weights_fn=lambda batch: jnp.asarray(batch["labels"] < 0, float)
+    )
+  }
+  composed = compose(
+    loss_fn, terms, has_aux=True, weights_fn=lambda batch: jnp.asarray(batch["labels"] >= 0, float)
+  )
+  loss, _ = composed(params, {**batch, "labels": labels})
+  nll, _, _ = np_nll(params, batch["inputs"], batch["labels"])
+  logits = np.asarray(logits_fn(params, batch["inputs"])[0])
+  want = nll[labelled].mean() + np.square(logits).sum(-1)[~labelled].mean()
+  np.testing.assert_allclose(loss, want, rtol=1e-12)
+  np.testing.assert_array_equal(seen["labels"], np.where(labelled, 0, -1))
+
+
+@pytest.mark.parametrize("mix", [augment.mixup, augment.cutmix])
+def test_padding_of_nan_reaches_no_example_that_counts_by_mixing(mix):
+  params, batch = network()
+  counts = np.arange(8) < 5
+  shape = (8, 1, 1, 3) if mix is augment.cutmix else (8, 3)
+  given = {
+    "inputs": jnp.where(counts[:, None], batch["inputs"], jnp.nan).reshape(shape),
+    "labels": jnp.where(counts, batch["labels"], -1),
+    "where": jnp.asarray(counts),
+  }
+  flat = lambda params, batch, *, key: loss_fn(
+    params, {**batch, "inputs": batch["inputs"].reshape(8, 3)}, key=key
+  )
+  mixed = perturbation(mix, on="batch", num_classes=CLASSES)
+  composed = compose(flat, {"mix": mixed}, has_aux=True)
+  (loss, _), grads = jax.jit(jax.value_and_grad(composed, has_aux=True))(params, given, key=jax.random.key(0))
+  assert np.isfinite(loss)
+  chex.assert_tree_all_finite(grads)
+
+
 @pytest.mark.thorough
 def test_a_term_may_count_other_examples_than_the_loss(x64):
   """Semi-supervised: the loss counts labelled examples, the term all."""
@@ -641,21 +715,30 @@ def test_shard_map_and_explicit_axes_give_what_one_device_gives():
     chex.assert_trees_all_close(jax.device_get(got), jax.device_get(want), rtol=1e-4, atol=1e-6)
     other = jax.jit(composed.report)(params, split, key=jax.random.key(0))
     chex.assert_trees_all_close(jax.device_get(other), jax.device_get(report), rtol=1e-3, atol=1e-6)
-  # With shard_map the user averages; without noise the parts are those of the whole.
+  # With shard_map the user averages; without noise the parts are those of the whole. By default, JAX sums the
+  # gradients of shared parameters by itself.
   plain = compose(loss_fn, several(), has_aux=True)
 
-  def of_part(params, batch):
-    grads = jax.grad(lambda params: plain(params, batch)[0])(params)
-    return jax.lax.pmean(grads, "data")
+  def mean_of_gradients(params, batch):
+    return jax.lax.pmean(jax.grad(lambda params: plain(params, batch)[0])(params), "data")
+
+  def gradient_of_mean(params, batch):
+    return jax.grad(lambda params: jax.lax.pmean(plain(params, batch)[0], "data"))(params)
 
   specs = {name: PartitionSpec("data") for name in batch}
-  mapped = jax.shard_map(
-    of_part, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=PartitionSpec(), check_vma=False
-  )
-  with jax.set_mesh(mesh):
-    got = jax.jit(mapped)(params, split)
   whole = jax.grad(lambda params: plain(params, batch)[0])(params)
-  chex.assert_trees_all_close(jax.device_get(got), whole, rtol=1e-4, atol=1e-6)
+  for each, check_vma, factor in (
+    (mean_of_gradients, False, 1),
+    (gradient_of_mean, True, 1),
+    (mean_of_gradients, True, mesh.shape["data"]),
+  ):
+    mapped = jax.shard_map(
+      each, mesh=mesh, in_specs=(PartitionSpec(), specs), out_specs=PartitionSpec(), check_vma=check_vma
+    )
+    with jax.set_mesh(mesh):
+      got = jax.jit(mapped)(params, split)
+    want = jax.tree.map(lambda x, factor=factor: factor * x, whole)
+    chex.assert_trees_all_close(jax.device_get(got), want, rtol=1e-4, atol=1e-6)
 
 
 # Refusals.

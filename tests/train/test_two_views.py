@@ -29,7 +29,7 @@ def _viewed():
 
   aux = SimpleNamespace(predictions=jnp.zeros((BATCH, CLASSES)))
   batch = {"inputs": images, "model_state": {}}
-  view = View(None, batch, noise, None, jnp.ones(BATCH), jnp.zeros(BATCH), aux, run)
+  view = View(None, batch, noise, None, jnp.ones(BATCH), jnp.zeros(BATCH), aux, run, batch)
   return view, images, calls
 
 
