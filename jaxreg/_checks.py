@@ -17,9 +17,17 @@ from jaxreg._errors import ArgumentError, ArgumentTypeError
 from jaxreg.typing import Array, Key
 
 
+def check_array(x: ArrayLike, name: str) -> Array:
+  """Returns `x` as an array."""
+  try:
+    return jnp.asarray(x)
+  except (TypeError, ValueError):  # a text, None, or a list of lists of unequal lengths
+    raise ArgumentTypeError(name, f"must be an array of numbers, got {one_line(x)}") from None
+
+
 def check_floating(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
   """Returns `x` as an array."""
-  x = jnp.asarray(x)
+  x = check_array(x, name)
   if not jnp.issubdtype(x.dtype, jnp.floating):
     raise ArgumentTypeError(name, f"must be floating, got {x.dtype}")
   if shape is not None and x.shape != shape:
@@ -58,7 +66,7 @@ def check_logits(x: ArrayLike, name: str = "logits", *, shape: tuple[int, ...] |
 def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
   """Like `check_logits`, for log-probabilities; known values must sum to 1 as probabilities."""
   given, x = x, check_logits(x, name, shape=shape)
-  known = known_values(given)
+  known = known_values(given if isinstance(given, np.ndarray) else x)
   if known is not None and known.size:
     with np.errstate(over="ignore"):
       totals = np.exp(known.astype(x.dtype)).sum(axis=-1).ravel()
@@ -99,7 +107,7 @@ def check_labels(
   Labels must be in `[0, num_classes)`, by default the length of the last axis of `scores`. The range is
   checked if `bounded` is set and the labels are known, as `known_values` says.
   """
-  given, labels = labels, jnp.asarray(labels)
+  given, labels = labels, check_array(labels, "labels")
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     soft = labels.ndim == scores.ndim > 0
     hint = "; soft labels are not supported here: give one class, labels.argmax(axis=-1)" if soft else ""
@@ -127,7 +135,7 @@ def check_labels(
 
 def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:
   """Returns integer `labels` `[...]` as `check_labels` does, or probabilities `[..., classes]`, widened."""
-  array = jnp.asarray(labels)
+  array = check_array(labels, "labels")
   if not jnp.issubdtype(array.dtype, jnp.floating):
     return check_labels(labels, logits)
   if array.ndim == logits.ndim - 1:
@@ -264,12 +272,40 @@ def check_range(
   if isinstance(value, Tracer):
     return
   # On the host: inside jit, comparisons of arrays are traced even if the values are known.
-  known = value if isinstance(value, int | float) else np.asarray(value)
+  known = value if isinstance(value, int | float) else np.asarray(check_number(value, name))
   above, below = low < known if open_low else low <= known, known < high if open_high else known <= high
   if not np.all(above & below):
     interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     got = f"values from {np.min(known):g} to {np.max(known):g}" if np.ndim(known) else value
     raise ArgumentError(name, f"must lie in {interval}, got {got}")
+
+
+def check_number(value: Any, name: str) -> Any:
+  """Returns a number or an array of numbers; a text would end in an error of NumPy without the name."""
+  if not isinstance(value, int | float | Tracer | jax.Array):
+    kind = getattr(value, "dtype", None)
+    kind = np.asarray(value).dtype if kind is None else kind
+    if not (
+      jnp.issubdtype(kind, np.bool_) or jnp.issubdtype(kind, np.integer) or jnp.issubdtype(kind, np.floating)
+    ):
+      raise ArgumentTypeError(name, f"must be a number, got {one_line(value)}")
+  return value
+
+
+def check_ends(ends: Any, name: str) -> tuple[Any, Any]:
+  """Returns both ends of an interval, the low one first."""
+  if isinstance(ends, str) or np.shape(ends) != (2,):
+    raise ArgumentError(name, f"must be two numbers, low and high, got {one_line(ends)}")
+  low, high = (check_number(end, name) for end in ends)
+  return low, high
+
+
+def check_axes(axes: Any, name: str, ndim: int, owner: str = "x") -> tuple[int, ...]:
+  """Returns one axis or several of an array as numbers from 0; `owner` names the array."""
+  several = axes if isinstance(axes, tuple | list) else (axes,)
+  if not all(hasattr(axis, "__index__") and -ndim <= axis < ndim for axis in several):
+    raise ArgumentError(name, f"must name axes of {owner}, which has {ndim} axes, got {axes!r}")
+  return tuple(axis % ndim for axis in several)
 
 
 def check_option(

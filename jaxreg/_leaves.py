@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg._checks import check_floating
+from jaxreg._checks import check_axes, check_floating
 from jaxreg.typing import Array, Mask, Params
 
 
@@ -51,10 +51,7 @@ def unit_axes(name: str, x: Array, axis: int | tuple[int, ...] | None) -> tuple[
   """Returns the axes of one unit's incoming weights: given, or inferred from name and rank."""
   if axis is None:
     return paths.incoming_axes(name, x.ndim)
-  axes = (axis,) if isinstance(axis, int) else tuple(axis)
-  if not all(-x.ndim <= each < x.ndim for each in axes):
-    raise ValueError(f"axis must name axes of {name or 'params'}, which has {x.ndim} axes, got {axis}")
-  return tuple(sorted({each % x.ndim for each in axes}))
+  return tuple(sorted({*check_axes(axis, "axis", x.ndim, name or "params")}))
 
 
 def absolute(x: Array) -> Array:

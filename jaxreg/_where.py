@@ -53,13 +53,13 @@ def only_where(
   return decorate
 
 
-def check_where(where: Any, shape: tuple[int, ...]) -> Any:
+def check_where(where: Any, shape: tuple[int, ...], name: str = "where") -> Any:
   """Returns `where` as an array of NumPy or JAX."""
   where = where if isinstance(where, jax.Array) else np.asarray(where)
   if where.dtype != bool:
-    raise TypeError(f"where must be bool, got {where.dtype}")
+    raise TypeError(f"{name} must be bool, got {where.dtype}")
   if where.shape != shape:
-    raise ValueError(f"where must have shape {shape}, got {where.shape}")
+    raise ValueError(f"{name} must have shape {shape}, got {where.shape}")
   return where
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg import adversarial, augment, calibration, ensembles, losses
+from jaxreg import adversarial, augment, calibration, ensembles, losses, plots
 
 LOGITS = np.float32([[2.0, -1.0, 0.5], [-3.0, -1.0, -2.0]])  # the second row has no positive logit
 LOG_PROBS = np.asarray(jax.nn.log_softmax(LOGITS))
@@ -16,7 +16,19 @@ IMAGES = np.float32(np.random.default_rng(0).uniform(size=(2, 8, 8, 3)))
 key = functools.partial(jax.random.key, 0)
 
 OF_LOG_PROBS = {
-  "uncertainty": ensembles.uncertainty,
+  "uncertainty": lambda x: ensembles.uncertainty(x[None]),
+  "arithmetic": lambda x: ensembles.arithmetic(x[None]),
+  "arithmetic of a list": lambda x: ensembles.arithmetic([np.asarray(x).tolist()]),
+  "arithmetic of all that count": lambda x: ensembles.arithmetic(
+    np.stack([np.full_like(x, 7), x]), weights=np.float32([0, 1])
+  ),
+  "geometric": lambda x: ensembles.geometric(x[None]),
+  **{
+    name: lambda x, name=name: getattr(calibration, name)(x, LABELS[: len(x)])
+    for name in ("nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins", "risk_coverage")
+  },
+  **{name: getattr(calibration, name) for name in ("conformal_scores", "least_confidence")},
+  "aps_scores": lambda x: calibration.aps_scores(key(), x),
   "vat_loss": lambda x: adversarial.vat_loss(key(), lambda _: x, LOGITS[: len(x)], eps=0.1),
   "trades_loss": lambda x: adversarial.trades_loss(
     key(), lambda _: x, LOGITS[: len(x)], eps=0.1, step_size=0.1, num_steps=1
@@ -34,6 +46,13 @@ def test_logits_and_probabilities_are_no_log_probabilities(name):
       ValueError, match=r"log_prob.* must be log-probabilities, .*jax.nn.log_softmax of logits"
     ):
       call(jnp.asarray(given))
+
+
+def test_a_plot_refuses_logits_too():
+  half = np.full((2, 3), 0.5)
+  plots.retain_maps(half, half, LABELS, LOG_PROBS)
+  with pytest.raises(ValueError, match="log_probs must be log-probabilities"):
+    plots.retain_maps(half, half, LABELS, LOGITS)
 
 
 @pytest.mark.thorough

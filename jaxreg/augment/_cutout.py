@@ -102,6 +102,7 @@ def random_erasing(
 
 def _filled(batch: Mapping[str, Any], x: Array, box: Array, fill: float, channel_axis: int) -> dict[str, Any]:
   """The batch with constants in the box: pixels of a mask there have no label."""
+  check_range(fill, "fill")
   batch = with_images(batch, jnp.where(box, jnp.asarray(fill, x.dtype), x), channel_axis)
   if "masks" in batch:
     masks = masks_of(batch, x.shape[1:3])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batch, check_key, check_option, known_values
+from jaxreg._checks import check_array, check_batch, check_count, check_key, check_option, known_values
 from jaxreg._sharding import gathered, sharding_like
 from jaxreg.augment._images import narrowed
 from jaxreg.typing import Array, Key
@@ -105,13 +105,14 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
   """
   check_batch(batch, "inputs", "labels")
   raw_labels = batch["labels"]
-  labels = jnp.asarray(raw_labels)
+  labels = check_array(raw_labels, "labels")
   if jnp.issubdtype(labels.dtype, jnp.floating):
     if labels.ndim < 1:
       raise ValueError("labels must be [batch, ...], got a scalar")
     return labels
   if num_classes is None:
     raise ValueError("num_classes must be given for integer labels, got None")
+  check_count(num_classes, "num_classes")
   known, entries = known_values(raw_labels), [*map(known_values, _entries(batch, len(labels)))]
   if known is not None and all(entry is not None for entry in entries):
     counts = [(entry != 0).reshape(len(labels), -1).any(axis=1) for entry in entries if entry is not None]

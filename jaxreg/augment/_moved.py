@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.ndimage import map_coordinates
 
-from jaxreg._checks import check_wide
+from jaxreg._checks import check_range, check_wide
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import narrowed
 from jaxreg.typing import Array
@@ -22,6 +22,7 @@ def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: floa
 
   `matrices` are `[batch, 2, 2]`, `shifts` `[batch, 2]` in pixels; `order` 0 takes the nearest pixel.
   """
+  check_range(fill, "fill")
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
   sizes = x.shape[1:3]
   middle = [(size - 1) / 2 for size in sizes]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import jax.numpy as jnp
 
-from jaxreg._checks import check_range, known_values
+from jaxreg._checks import check_ends, check_range, known_values
 from jaxreg._errors import ArgumentError
 from jaxreg.augment import _photometric
 from jaxreg.augment._moved import warped
@@ -29,7 +29,8 @@ def check_pixels(x: Array, value_range: tuple[float, float] | None) -> tuple[flo
   """Returns the least and the largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1."""
   if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
     raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
-  low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
+  usual = (0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0)
+  low, high = usual if value_range is None else check_ends(value_range, "value_range")
   check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
   known = known_values(x)
   # Rounding in an earlier operation may leave the range slightly.
@@ -63,6 +64,7 @@ def changed(
   `chosen` `[number, batch]` are indices into `ALL`, in the order of application, and `level` their strengths
   in [-1, 1], where 0 changes nothing. `operations` are the names that may be chosen.
   """
+  check_range(fill, "fill")
   low, high = value_range
   dtype = jnp.promote_types(x.dtype, jnp.float32)
   level = level.astype(dtype)

@@ -32,6 +32,7 @@ def translate(
   x = images(batch, channel_axis)
   number, height, width, _ = x.shape
   check_range(max_shift, "max_shift", low=0, high=min(height, width))
+  check_range(fill, "fill")
   down, right = jax.random.randint(check_key(key), (2, number), -max_shift, max_shift + 1)
   matrices = jnp.broadcast_to(jnp.eye(2), (number, 2, 2))
   batch = moved(batch, (height, width), matrices, -jnp.stack([down, right], axis=-1).astype(float))

@@ -12,6 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import (
+  check_array,
   check_key,
   check_labels,
   check_log_probs,
@@ -20,7 +21,7 @@ from jaxreg._checks import (
   known_values,
 )
 from jaxreg._log_odds import others_log_probs
-from jaxreg._sharding import entries, gathered, partitioned, sharding_like
+from jaxreg._sharding import drawn_like, entries, gathered, partitioned
 from jaxreg._where import check_where, only_where, zero_elsewhere
 from jaxreg.calibration._weights import at_number, ceil_of
 from jaxreg.typing import Array, Key
@@ -93,8 +94,7 @@ def aps_scores(key: Key | None, log_probs: ArrayLike, *, where: ArrayLike | None
   shares = ()
   if key is not None:
     shape = (*log_probs.shape[:-1], 1)
-    placement = sharding_like(log_probs, shape)
-    shares = (jax.random.uniform(check_key(key), shape, log_probs.dtype, out_sharding=placement),)
+    shares = (drawn_like(log_probs, jax.random.uniform, check_key(key), shape, dtype=log_probs.dtype),)
   return partitioned(_aps_scores, log_probs, *shares)
 
 
@@ -201,6 +201,8 @@ def conformal_sets(
   References:
     Vovk, Gammerman and Shafer, `Algorithmic Learning in a Random World`, 2005.
   """
+  held_out_scores = check_wide(held_out_scores, "held_out_scores")
+  held_out_labels = check_array(held_out_labels, "held_out_labels")
   threshold = conformal_threshold(held_out_scores, held_out_labels, alpha=alpha, where=where)
   return check_wide(scores, "scores") <= threshold
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
+from jaxreg._where import only_where
 from jaxreg.calibration._conformal import conformal_threshold
 from jaxreg.calibration._weights import counted_weights
 from jaxreg.typing import Array
@@ -61,6 +62,7 @@ def interval_coverage(
   return Coverage(held.sum(), jnp.where(broken, jnp.nan, counts * (high - low)).sum(), counts.sum())
 
 
+@only_where(None)
 def interval_scores(
   low: ArrayLike, high: ArrayLike, targets: ArrayLike, *, where: ArrayLike | None = None
 ) -> Array:
@@ -127,6 +129,9 @@ def conformal_intervals(
   References:
     Romano, Patterson and Candes, `Conformalized Quantile Regression`, 2019.
   """
+  held_out_low = check_wide(held_out_low, "held_out_low")
+  held_out_high = check_wide(held_out_high, "held_out_high", shape=held_out_low.shape)
+  held_out_targets = check_wide(held_out_targets, "held_out_targets", shape=held_out_low.shape)
   scores = interval_scores(held_out_low, held_out_high, held_out_targets, where=where)
   margin = conformal_threshold(scores, alpha=alpha, where=where)
   return check_wide(low, "low") - margin, check_wide(high, "high") + margin

@@ -108,7 +108,7 @@ def auroc(
     Hanley and McNeil, `The meaning and use of the area under a ROC curve`, 1982.
   """
   usual, number, _ = _sorted(scores, "scores", where)
-  other, _, counted = _sorted(other_scores, "other_scores", other_where)
+  other, _, counted = _sorted(other_scores, "other_scores", other_where, "other_where")
   sides = (jnp.searchsorted(usual, other, side=side) for side in ("left", "right"))
   below = sum(jnp.minimum(side, number) for side in sides)
   # NaN is the last of the sorted scores.
@@ -143,18 +143,20 @@ def fpr_at_tpr(
     Liang, Li and Srikant, `Enhancing the Reliability of Out-of-distribution Image Detection`, 2018.
   """
   usual, number, _ = _sorted(scores, "scores", where)
-  other, _, counted = _sorted(other_scores, "other_scores", other_where)
+  other, _, counted = _sorted(other_scores, "other_scores", other_where, "other_where")
   check_option(tpr, "tpr", (), low=0, high=1, open_low=True)
   threshold = usual[ceil_of(Fraction(str(tpr)), number, usual.size) - 1]
   broken = jnp.isnan(usual[-1] + other[-1]) | (jnp.asarray(number) == 0)
   return jnp.where(broken, jnp.nan, (other <= threshold).astype(other.dtype).mean(where=counted))
 
 
-def _sorted(scores: ArrayLike, name: str, where: ArrayLike | None) -> tuple[Array, int | Array, Array | None]:
+def _sorted(
+  scores: ArrayLike, name: str, where: ArrayLike | None, where_name: str = "where"
+) -> tuple[Array, int | Array, Array | None]:
   """Sorts the scores that count to the front; returns all, their number, and a mask of them (None: all)."""
   number = None
   if where is not None:
-    counts = check_where(where, np.shape(scores))
+    counts = check_where(where, np.shape(scores), where_name)
     known = known_values(counts)
     if known is not None and not known.any():
       raise ValueError(f"{name} must have at least one score, got none that counts")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option, check_range
@@ -21,8 +24,8 @@ def fit_temperature(
   *,
   weights: ArrayLike | None = None,
   where: ArrayLike | None = None,
-  low: float = 1e-2,
-  high: float = 1e2,
+  low: ArrayLike = 1e-2,
+  high: ArrayLike = 1e2,
 ) -> Array:
   r"""Finds the temperature with the least negative log-likelihood, by bisection.
 
@@ -38,7 +41,7 @@ def fit_temperature(
     logits: `[..., classes]`, floating; log-probabilities work too.
     labels: `[...]`, integer.
     weights, where: as in `nll`.
-    low, high: bounds of the temperature.
+    low, high: bounds of the temperature, `0 < low < high`; may be traced.
 
   Returns:
     A scalar, float32 or wider; NaN without examples, if a logit is NaN, or if a traced label
@@ -53,10 +56,16 @@ def fit_temperature(
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, section 4.2.
   """
   check_range(low, "low", low=0, open_low=True)
-  check_range(high, "high", low=low, open_low=True)
+  known: Any = 0 if isinstance(low, Tracer) else low
+  check_range(high, "high", low=known, open_low=True)
   z, labels, weights, _ = weighted_examples(check_logits(logits), labels, weights, where)
   z, weights = jax.lax.stop_gradient((z - z.max(axis=-1, keepdims=True), weights))
-  picked = entries(z, labels)[..., 0]
+  return _bisected(z, entries(z, labels)[..., 0], weights, low, high)
+
+
+@jax.jit  # without it, each eager call would compile the loop
+def _bisected(z: Array, picked: Array, weights: Array, low: ArrayLike, high: ArrayLike) -> Array:
+  """Finds the temperature; `z` are the logits minus the largest, and `picked` those of the labels."""
 
   def slope(log_beta: Array) -> Array:
     probs = jax.nn.softmax(jnp.exp(log_beta) * z, axis=-1)

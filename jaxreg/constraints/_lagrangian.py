@@ -66,6 +66,7 @@ def lagrangian(loss: ArrayLike, penalty: ArrayLike, state: DualState, *, bound: 
   """
   loss = check_wide(loss, "loss", shape=())
   penalty = check_wide(penalty, "penalty", shape=())
+  check_range(bound, "bound")
   return loss + jax.lax.stop_gradient(state.multiplier) * (penalty - bound)
 
 
@@ -96,6 +97,7 @@ def dual_step(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, norm penalties as
     constrained optimization.
   """
+  check_range(bound, "bound")
   check_range(learning_rate, "learning_rate", low=0, open_low=True)
   check_range(decay, "decay", low=0, high=1, open_high=True)
   penalty = jax.lax.stop_gradient(check_wide(penalty, "penalty", shape=()))

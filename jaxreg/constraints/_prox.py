@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_function, check_option
+from jaxreg._checks import check_floating, check_function, check_option, check_range
 from jaxreg._errors import ArgumentTypeError
 from jaxreg._leaves import group_factor, map_selected, unit_axes, wide
 from jaxreg._proximal import Prox
@@ -217,6 +217,8 @@ def proximal(prox: Prox, learning_rate: optax.ScalarOrSchedule) -> optax.Gradien
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization.
   """
   check_function(prox, "prox", "(params, step) -> params", takes=2)
+  if not callable(learning_rate):
+    check_range(learning_rate, "learning_rate", low=0)
 
   def init(params: Params) -> ProximalState:
     del params
@@ -260,4 +262,5 @@ def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:
       "weight", "must be a number; a schedule belongs in the operator of proximal, which counts steps"
     )
   check_option(weight, "weight", (), low=0)
+  check_option(step, "step", (), low=0)
   return jnp.multiply(step, weight)

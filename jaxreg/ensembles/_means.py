@@ -9,7 +9,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg import _sums
-from jaxreg._checks import check_wide
+from jaxreg._checks import check_log_probs, check_wide, known_values
+from jaxreg._errors import ArgumentError
 from jaxreg._sharding import partitioned
 from jaxreg.typing import Array
 
@@ -23,12 +24,13 @@ def arithmetic(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arr
   bagging's. By Jensen's inequality its negative log-likelihood is at most the mean of the members' values.
 
   Args:
-    log_probs: `[members, ...]`, floating; log densities work too.
+    log_probs: `[members, ..., classes]`, floating; -inf where a probability is 0. For log densities use
+      `jax.nn.logsumexp(log_densities, axis=0, b=weights)`.
     weights: `[members]`, not negative and not all 0; they are divided by their sum. Default: equal. A member
       of weight 0 has no effect. A traced negative weight gives NaN.
 
   Returns:
-    `[...]`, float32 or wider.
+    `[..., classes]`, log-probabilities, float32 or wider.
 
   Raises:
     ValueError: if known `weights` are negative or all 0.
@@ -93,11 +95,9 @@ def _exact_sum(terms: Array) -> tuple[Array, Array]:
 
 def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
   """Both in at least float32; the weights have sum 1 and as many axes as `log_probs`."""
-  log_probs = check_wide(log_probs, "log_probs")
-  if log_probs.ndim == 0 or log_probs.shape[0] == 0:
-    raise ValueError(f"log_probs must be [members, ...], got {log_probs.shape}")
-  if not isinstance(log_probs, Tracer) and _are_probabilities(np.asarray(log_probs)):
-    raise ValueError("log_probs must be log-probabilities, got probabilities: take jnp.log of them")
+  given, log_probs = log_probs, check_wide(log_probs, "log_probs")
+  if log_probs.ndim < 2 or log_probs.shape[0] == 0:
+    raise ArgumentError("log_probs", f"must be [members, ..., classes], got {log_probs.shape}")
   if weights is None:
     weights = jnp.ones(log_probs.shape[0], log_probs.dtype)
   weights = check_wide(weights, "weights", shape=log_probs.shape[:1])
@@ -105,12 +105,12 @@ def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Arr
     known = np.asarray(weights)
     if (known < 0).any() or (known == 0).all():
       raise ValueError(f"weights must not be negative and not all 0, got {known}")
+  used = known_values(weights)
+  known = None if used is None else known_values(given)
+  # A member of weight 0 may hold anything.
+  check_log_probs(given if known is None else known[used != 0], "log_probs")
   weights = jnp.where((weights < 0).any(), jnp.nan, weights)
   return log_probs, (weights / weights.sum()).reshape(-1, *[1] * (log_probs.ndim - 1))
-
-
-def _are_probabilities(x: np.ndarray) -> bool:
-  return bool((x >= 0).all() and x.size and np.allclose(x.sum(axis=-1, dtype=np.float64), 1, atol=1e-3))
 
 
 def _minus_inf(total: Array) -> Array:

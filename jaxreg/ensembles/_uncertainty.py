@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_log_probs
 from jaxreg._divergence import kl_terms
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.ensembles._means import arithmetic, members
@@ -71,7 +70,6 @@ def uncertainty(
     uniform = -math.log(max(log_probs.shape[-1], 1))
     result = uncertainty(zero_elsewhere(counts[None], log_probs, uniform), weights=weights)
     return jax.tree.map(functools.partial(zero_elsewhere, counts), result)
-  check_log_probs(log_probs, "log_probs")
   mean = arithmetic(log_probs, weights=weights)
   log_probs, weights = members(log_probs, weights)
 

@@ -110,10 +110,13 @@ def _one_minus_exp(x: Array) -> Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _log_probs(logits: Array, t: float) -> Array:
-  """Computes the log-probabilities; no logit is above 0, and the largest is 0.
+  """Computes the log-probabilities; no logit is above 0, and the largest is 0."""
+  return _at_normaliser(logits, _normaliser(logits, t), t)
 
-  The state is `u = log(1 + (t - 1) lambda)`, since `lambda` overflows for many classes and a large `t`.
-  """
+
+@functools.partial(jax.jit, static_argnums=1)  # without it, each eager call would compile the loop
+def _normaliser(logits: Array, t: float) -> Array:
+  """Computes `log(1 + (t - 1) lambda)`, since `lambda` overflows for many classes and a large `t`."""
 
   def newton(_, u: Array) -> Array:
     # Newton in `e^u` on 1 - S^(1 - t), where S is the sum of all exp_t. It is concave and rising, and linear
@@ -128,7 +131,7 @@ def _log_probs(logits: Array, t: float) -> Array:
     near = u + jnp.log1p(gap * jnp.exp(-jnp.where(far, 0, scale)))
     return jnp.where(far, jnp.logaddexp(u, jnp.log(jnp.where(far, gap, 1)) - log_slope), near)
 
-  return _at_normaliser(logits, jax.lax.fori_loop(0, 12, newton, jnp.zeros_like(logits[..., 0])), t)
+  return jax.lax.fori_loop(0, 12, newton, jnp.zeros_like(logits[..., 0]))
 
 
 @_log_probs.defjvp

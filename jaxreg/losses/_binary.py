@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_option, check_wide, known_values
+from jaxreg._checks import check_array, check_option, check_wide, known_values
 from jaxreg._divergence import kl_divergence
 from jaxreg._where import only_where
 from jaxreg.typing import Array
@@ -278,7 +278,7 @@ def _logits(x: ArrayLike, name: str, **shape: tuple[int, ...]) -> Array:
 def _checked(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
   """Returns logits and labels, both floating; a traced label outside [0, 1] is NaN."""
   logits = _logits(logits, "logits")
-  raw_labels, labels = labels, jnp.asarray(labels)
+  raw_labels, labels = labels, check_array(labels, "labels")
   if labels.shape != logits.shape:
     raise ValueError(f"labels must have shape {logits.shape}, one for each logit, got {labels.shape}")
   known = known_values(raw_labels)

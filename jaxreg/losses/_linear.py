@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._by_chunks import by_chunks
-from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
+from jaxreg._checks import check_array, check_count, check_floating, check_key, check_labels, check_wide
 from jaxreg._sharding import partitioned
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.typing import Array, Key
@@ -111,7 +111,7 @@ def _kernel(kernel: ArrayLike) -> Array:
 
 def _labels(labels: ArrayLike, features: Array, classes: int, class_axis: str | None) -> Array:
   """Returns labels as an array; integer labels are checked here, where their values may be known."""
-  array = jnp.asarray(labels)
+  array = check_array(labels, "labels")
   if jnp.issubdtype(array.dtype, jnp.integer):
     classes *= 1 if class_axis is None else jax.lax.axis_size(class_axis)
     return check_labels(labels, features, "features", num_classes=classes)

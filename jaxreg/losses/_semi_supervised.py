@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_option, check_wide
+from jaxreg._checks import check_array, check_choice, check_option, check_wide
 from jaxreg._where import only_where
 from jaxreg.typing import Array
 
@@ -59,7 +59,7 @@ def semi_supervised(
   """
   supervised = check_wide(supervised, "supervised")
   unsupervised = check_wide(unsupervised, "unsupervised", shape=supervised.shape)
-  labels = jnp.asarray(labels)
+  labels = check_array(labels, "labels")
   if labels.dtype != bool and not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(f"labels must be integers or bool, got {labels.dtype}")
   if labels.shape != supervised.shape:

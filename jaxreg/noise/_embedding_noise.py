@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option
-from jaxreg._sharding import sharding_like
+from jaxreg._sharding import drawn_like
+from jaxreg._where import check_where
 from jaxreg.typing import Array, Key
 
 
@@ -38,15 +39,11 @@ def embedding_noise(
   if x.ndim < 2:
     raise ValueError(f"x must be [..., length, width], got {x.shape}")
   check_option(alpha, "alpha", x.shape, low=0, entrywise=True)
-  where = jnp.ones(x.shape[:-1], bool) if where is None else jnp.asarray(where)
-  if where.dtype != jnp.bool_:
-    raise TypeError(f"where must be bools, got {where.dtype}")
-  if where.shape != x.shape[:-1]:
-    raise ValueError(f"where must be {x.shape[:-1]}, got {where.shape}")
+  where = jnp.ones(x.shape[:-1], bool) if where is None else jnp.asarray(check_where(where, x.shape[:-1]))
   if key is None:
     return x
   wide = jnp.promote_types(x.dtype, jnp.float32)
   number = jnp.maximum(where.sum(axis=-1, keepdims=True), 1)[..., None] * x.shape[-1]
-  drawn = jax.random.uniform(check_key(key), x.shape, wide, -1, 1, out_sharding=sharding_like(x))
+  drawn = drawn_like(x, jax.random.uniform, check_key(key), x.shape, dtype=wide, minval=-1, maxval=1)
   scaled = jnp.asarray(alpha, wide) / jnp.sqrt(number.astype(wide)) * drawn
   return jnp.where(where[..., None], x + scaled.astype(x.dtype), x)

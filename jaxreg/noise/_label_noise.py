@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_option, known_values
-from jaxreg._sharding import sharding_like
+from jaxreg._checks import check_array, check_count, check_key, check_option, known_values
+from jaxreg._sharding import drawn_like
 from jaxreg.typing import Array, Key
 
 
@@ -38,7 +38,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, label smoothing.
   """
-  raw_labels, labels = labels, jnp.asarray(labels)
+  raw_labels, labels = labels, check_array(labels, "labels")
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(f"labels must be integers, got {labels.dtype}")
   check_count(num_classes, "num_classes")
@@ -52,7 +52,8 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
     return labels
   whether, which = jax.random.split(check_key(key))
   valid = (labels >= 0) & (labels <= num_classes - 1)
-  placement = sharding_like(labels)
-  replaced = (jax.random.uniform(whether, labels.shape, out_sharding=placement) < rate) & valid
-  classes = jax.random.randint(which, labels.shape, 0, num_classes, labels.dtype, out_sharding=placement)
+  replaced = (drawn_like(labels, jax.random.uniform, whether, labels.shape) < rate) & valid
+  classes = drawn_like(
+    labels, jax.random.randint, which, labels.shape, minval=0, maxval=num_classes, dtype=labels.dtype
+  )
   return jnp.where(replaced, classes, labels)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batched, check_choice, check_floating, check_key, check_option
-from jaxreg._sharding import sharding_like
+from jaxreg._checks import check_batched, check_choice, check_ends, check_floating, check_key, check_option
+from jaxreg._sharding import drawn_like
 from jaxreg.typing import Array, Key
 
 
@@ -63,11 +64,11 @@ def shake_shake(
     return ((x1.astype(wide) + x2) / 2).astype(x1.dtype)
   keys = jax.random.split(check_key(key))
   half = jnp.full(shape, 0.5, wide)
-  placement = sharding_like(x1, shape)
-  alpha = jax.random.uniform(keys[0], shape, wide, out_sharding=placement) if forward == "shake" else half
+  uniform = functools.partial(drawn_like, x1, jax.random.uniform, shape=shape, dtype=wide)
+  alpha = uniform(keys[0]) if forward == "shake" else half
   beta = {"keep": alpha, "even": half}.get(backward)
   if beta is None:
-    beta = jax.random.uniform(keys[1], shape, wide, out_sharding=placement)
+    beta = uniform(keys[1])
   mixed = _scaled(x1.astype(wide), alpha, beta) + _scaled(x2.astype(wide), 1 - alpha, 1 - beta)
   return mixed.astype(x1.dtype)
 
@@ -106,12 +107,13 @@ def shake_drop(
   x = check_batched(x, "x")
   shape, wide = _coefficients(x, per_example), jnp.promote_types(x.dtype, jnp.float32)
   check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
+  ends = check_ends(forward, "forward"), check_ends(backward, "backward")
   if key is None:
     return x
   keys = jax.random.split(check_key(key), 3)
   kept = jax.random.bernoulli(keys[0], 1 - jnp.asarray(rate, jnp.float32), shape)
-  alpha = jax.random.uniform(keys[1], shape, wide, *forward)
-  beta = jax.random.uniform(keys[2], shape, wide, *backward)
+  alpha = jax.random.uniform(keys[1], shape, wide, *ends[0])
+  beta = jax.random.uniform(keys[2], shape, wide, *ends[1])
   return _scaled(x.astype(wide), jnp.where(kept, 1, alpha), jnp.where(kept, 1, beta)).astype(x.dtype)
 
 

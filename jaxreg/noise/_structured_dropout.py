@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batched, check_choice, check_count, check_floating, check_option
+from jaxreg._checks import check_axes, check_batched, check_choice, check_count, check_floating, check_option
 from jaxreg.noise._dropout import dropout
 from jaxreg.typing import Array, Key
 
@@ -78,9 +78,8 @@ def recurrent_dropout(
     section 4.
   """
   x = check_floating(x, "x")
-  if not -x.ndim <= time_axis < x.ndim:
-    raise ValueError(f"time_axis must be an axis of x, which has {x.ndim} axes, got {time_axis}")
-  return dropout(key, x, rate=rate, inverted=inverted, shared_axes=(time_axis,))
+  axes = check_axes(time_axis, "time_axis", x.ndim)
+  return dropout(key, x, rate=rate, inverted=inverted, shared_axes=axes)
 
 
 def stochastic_depth(

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_wide
-from jaxreg._sharding import sharding_like
+from jaxreg._checks import check_floating, check_key, check_range, check_wide
+from jaxreg._sharding import drawn_like
 from jaxreg.typing import Array, Key
 
 
@@ -43,10 +43,11 @@ def variational_dropout(
       f"log_alpha must be a scalar or have one entry for each of the last axis of x, "
       f"got {log_alpha.shape} for {x.shape}"
     )
+  check_range(max_log_alpha, "max_log_alpha")
   if key is None:
     return x
   std = jnp.exp(jnp.minimum(log_alpha, max_log_alpha) / 2)
-  noise = jax.random.normal(check_key(key), x.shape, wide, out_sharding=sharding_like(x))
+  noise = drawn_like(x, jax.random.normal, check_key(key), x.shape, dtype=wide)
   return (x * (1 + jnp.broadcast_to(std, x.shape) * noise)).astype(x.dtype)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg.optim._averages import check_decay
 from jaxreg.optim._trust_region import unit_steps, with_learning_rate
 from jaxreg.typing import Array
 
@@ -53,6 +54,8 @@ def adaptive(
   References:
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem.
   """
+  check_decay(b1, "b1", debias)
+  check_decay(b2, "b2", debias)
   inner = unit_steps("element", "l2", b1, b2, debias)
 
   def init(params: Any) -> AdaptiveState:
@@ -119,6 +122,7 @@ def exact_rmsprop(
     Tieleman and Hinton, `Lecture 6.5: RMSProp`, 2012.
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, RMSProp.
   """
+  check_decay(decay, "decay", debias)
   return adaptive(learning_rate, b2=decay, debias=debias)
 
 

@@ -62,6 +62,8 @@ def sgld(
   """
   if key is not None:
     check_key(key)
+  if not callable(learning_rate):
+    check_range(learning_rate, "learning_rate", low=0)
   check_range(num_examples, "num_examples", low=0, open_low=True)
   check_range(temperature, "temperature", low=0)
 

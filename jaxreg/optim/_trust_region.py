@@ -11,7 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg._checks import check_choice, one_line
+from jaxreg._checks import check_choice, check_range, one_line
 from jaxreg._errors import ArgumentError, ArgumentTypeError
 from jaxreg._leaves import unit_axes, wide
 from jaxreg.optim._averages import Average, average_init, average_step, check_decay
@@ -151,6 +151,8 @@ def with_learning_rate(
   direction: optax.GradientTransformationExtraArgs, learning_rate: optax.ScalarOrSchedule
 ) -> optax.GradientTransformationExtraArgs:
   """Chains a direction with a step downhill of the given learning rate."""
+  if not callable(learning_rate):
+    check_range(learning_rate, "learning_rate")
   chain = optax.chain(direction, optax.scale_by_learning_rate(learning_rate))
   return optax.with_extra_args_support(chain)
 

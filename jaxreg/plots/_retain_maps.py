@@ -10,7 +10,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from jaxreg._checks import check_range
+from jaxreg._checks import check_log_probs, check_range
 from jaxreg._figures import WIDTH, new_figure
 
 MAX_PRINTED = 10
@@ -112,6 +112,7 @@ def _check(retain, posterior, labels, log_probs):
     raise ValueError(f"labels must have shape {retain.shape[:1]}, got {labels.shape}")
   if labels.min() < 0 or labels.max() >= retain.shape[1]:
     raise ValueError(f"labels must lie in [0, {retain.shape[1]}), got {labels.min()} to {labels.max()}")
+  check_log_probs(log_probs, "log_probs")
   # A NaN would win every argmax.
   return retain, posterior, labels, np.where(np.isnan(log_probs), -np.inf, log_probs)
 

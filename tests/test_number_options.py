@@ -1,0 +1,255 @@
+"""Options that are numbers: a text is refused by name, and another value compiles nothing."""
+
+import functools
+import importlib
+import inspect
+
+import contract
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import test_contract
+
+from jaxreg import constraints, noise
+
+NUMBERS = ("ArrayLike", "float", "int", "ScalarOrSchedule")
+LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), jnp.float32)
+LABELS, ROW = jnp.array([0, 1, 2, 0]), jnp.arange(4.0)
+LOG_PROBS = jax.nn.log_softmax(LOGITS)
+PARAMS = {"kernel": jnp.ones((3, 2))}
+DESCENT = optax.sgd(0.1)
+IMAGES = {"inputs": jnp.full((4, 8, 8, 3), 0.5), "labels": LABELS}
+ATTACK = {"x": LOGITS, "eps": 0.1}
+MANY = {
+  "apply_fn": lambda params, x, *, key: x @ params["kernel"],
+  "params": PARAMS,
+  "x": LOGITS,
+  "num_samples": 2,
+}
+SCORES = {"scores": ROW, "other_scores": ROW}
+MEMBERS = {"log_probs": LOG_PROBS[None]}
+PREDICTED = {"log_probs": LOG_PROBS, "labels": LABELS}
+INTERVALS = dict.fromkeys(("low", "high", "targets"), ROW)
+HELD_OUT = dict.fromkeys(("held_out_low", "held_out_high", "held_out_targets"), ROW)
+# Arguments of functions without a case that names its arguments; a key is added where one is needed.
+CALLS = {
+  "losses.class_weights": {"counts": np.array([3, 4]), "beta": 0.9, "limit": 3.0},
+  "losses.semi_supervised": {"supervised": ROW, "unsupervised": ROW, "labels": LABELS - 1, "weight": 0.5},
+  "noise.drop_path_rates": {"rate": 0.5, "num_blocks": 3},
+  "noise.label_noise": {"labels": LABELS, "num_classes": 3, "rate": 0.5},
+  "noise.rnn_weight_noise": {"params": PARAMS, "carry": noise.rnn_weight_noise_init(PARAMS), "std": 0.5},
+  "constraints.dual_init": {"multiplier": 1.0},
+  "constraints.dual_step": {
+    **{"state": constraints.dual_init(), "penalty": jnp.float32(1), "bound": 1.0},
+    **{"learning_rate": 0.1, "decay": 0.5},
+  },
+  "constraints.lagrangian": {
+    **{"state": constraints.dual_init(), "loss": jnp.float32(1), "penalty": jnp.float32(1), "bound": 1.0}
+  },
+  "constraints.proximal_gradient": {
+    "loss_fn": lambda params: (params**2).sum(),
+    **{"params": jnp.ones(2), "prox": lambda params, step: params, "num_steps": 2},
+  },
+  "augment.augmix": {"batch": IMAGES, "severity": 2, "alpha": 1.0},
+  "augment.auto_augment": {"batch": IMAGES},
+  "augment.color_jitter": {"batch": IMAGES, "brightness": 0.1},
+  "augment.cutmix": {"batch": IMAGES, "num_classes": 3},
+  "augment.cutout": {"batch": IMAGES, "size": 2},
+  "augment.flip": {"batch": IMAGES},
+  "augment.lighting": {"batch": IMAGES},
+  "augment.manifold_mixup": {"batch": IMAGES, "layers": ["first"], "num_classes": 3},
+  "augment.mixup": {"batch": IMAGES, "num_classes": 3},
+  "augment.normalize": {"batch": IMAGES, "mean": 0.5, "std": 1.0},
+  "augment.pad_crop": {"batch": IMAGES, "padding": 1},
+  "augment.rand_augment": {"batch": IMAGES},
+  "augment.random_erasing": {"batch": IMAGES},
+  "augment.random_resized_crop": {"batch": IMAGES},
+  "augment.rotate": {"batch": IMAGES, "max_degrees": 3.0},
+  "augment.scale": {"batch": IMAGES, "max_factor": 1.3},
+  "augment.translate": {"batch": IMAGES, "max_shift": 1},
+  "augment.trivial_augment": {"batch": IMAGES},
+  "adversarial.fgsm": {**ATTACK, "loss_of_inputs": lambda x: (x**2).sum(-1)},
+  "adversarial.pgd": {
+    **ATTACK,
+    **{"loss_of_inputs": lambda x: (x**2).sum(-1), "step_size": 0.1, "num_steps": 1},
+  },
+  "adversarial.trades_loss": {
+    **ATTACK,
+    **{"log_probs_fn": jax.nn.log_softmax, "step_size": 0.1, "num_steps": 1},
+  },
+  "adversarial.vat_loss": {**ATTACK, "log_probs_fn": jax.nn.log_softmax},
+  "adversarial.virtual_adversarial": {**ATTACK, "log_probs_fn": jax.nn.log_softmax},
+  "averaging.batch_norm_statistics": {
+    "apply_fn": lambda params, state, x, *, key, train: (x, state),
+    **{"params": None, "model_state": jnp.ones(2), "batches": [jnp.ones(2)], "momentum": 0.9},
+  },
+  "averaging.early_stopping": {"patience": 1},
+  "averaging.ema": {},
+  "averaging.swag": {},
+  **dict.fromkeys(("ensembles.arithmetic", "ensembles.geometric", "ensembles.uncertainty"), MEMBERS),
+  "ensembles.bootstrap_indices": {"num_examples": 3, "num_members": 2},
+  **dict.fromkeys(("ensembles.mc_predict", "ensembles.mc_regress"), MANY),
+  "ensembles.probit_log_probs": {"logits": LOGITS, "variance": jnp.ones_like(LOGITS)},
+  **{
+    f"calibration.{name}": PREDICTED
+    for name in ("nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins", "risk_coverage")
+  },
+  **{
+    f"calibration.{name}": {"log_probs": LOG_PROBS}
+    for name in ("aps_scores", "conformal_scores", "least_confidence")
+  },
+  **dict.fromkeys(("calibration.auroc", "calibration.fpr_at_tpr"), SCORES),
+  "calibration.conformal_intervals": {"low": ROW, "high": ROW, **HELD_OUT, "alpha": 0.3},
+  "calibration.conformal_risk_threshold": {"scores": LOGITS, "costs": jnp.exp(LOG_PROBS) / 2, "alpha": 0.4},
+  "calibration.conformal_sets": {
+    **{"scores": LOGITS, "held_out_scores": LOGITS, "held_out_labels": LABELS, "alpha": 0.4}
+  },
+  "calibration.conformal_threshold": {"scores": LOGITS, "labels": LABELS, "alpha": 0.4},
+  "calibration.energy": {"logits": LOGITS},
+  "calibration.fit_temperature": {"logits": LOGITS, "labels": LABELS},
+  "calibration.interval_coverage": INTERVALS,
+  "calibration.interval_scores": INTERVALS,
+  "calibration.temper": {"logits": LOGITS, "temperature": 1.0},
+  **{f"optim.{name}": {"inner": DESCENT} for name in ("sam", "asam", "gsam")},
+  **{
+    f"optim.{name}": {"learning_rate": 0.1}
+    for name in ("adaptive", "exact_adam", "exact_adagrad", "exact_rmsprop", "fista", "sgld")
+  },
+  "optim.gradient_noise": {},
+  "optim.layer_decay": {"inner": DESCENT, "layers": ("*",), "decay": 0.5},
+  "optim.mahalanobis": {"learning_rate": 0.1, "diagonal": 4.0},
+  "optim.p_norm_sgd": {"learning_rate": 0.1, "p": 3.0},
+  "optim.trust_region": {"learning_rate": 0.1, "numerator_decay": 0.5, "denominator_decay": 0.5},
+}
+# Options that are ignored, or trees of arrays.
+NO_NUMBERS = {
+  "constraints.prox_non_negative step",
+  *(f"losses.dropmax_heads {name}" for name in ("classifier", "prior", "residual")),
+}
+
+
+def function_of(name):
+  folder, _, function = name.partition(".")
+  return getattr(importlib.import_module(f"jaxreg.{folder}"), function)
+
+
+def called(name, base, **options):
+  """The result of a call; what gives an average or an optimizer is used once."""
+  function = function_of(name)
+  key = {"key": jax.random.key(0)} if "key" in inspect.signature(function).parameters else {}
+  result = function(**{**base(), **key, **options})
+  if name.startswith("averaging.") and hasattr(result, "init"):
+    metric = {"metric": 1.0} if name == "averaging.early_stopping" else {}
+    state = result.update(result.init(PARAMS), PARAMS, **metric)
+    return result.sample(jax.random.key(0), state) if hasattr(result, "sample") else result.params(state)
+  if name.startswith("optim."):
+    functions = {"grad_fn": lambda params: params, "value_fn": lambda params: params["kernel"].sum()}
+    return result.update(PARAMS, result.init(PARAMS), PARAMS, **functions)
+  return result
+
+
+def bases():
+  """The arguments of every function by its name: of its first case, or of `CALLS`."""
+  found = {name: functools.partial(dict, call) for name, call in CALLS.items()}
+  for case in test_contract.CASES:
+    folder, _, function = case.function.partition(".")
+    named = type(case).__call__ is contract.Case.__call__
+    if named and folder in test_contract.FOLDERS and "." not in function:
+      found.setdefault(case.function, functools.partial(arguments, case))
+  return found
+
+
+def arguments(case):
+  return {**contract.make(case), **case.options}
+
+
+BASES = bases()
+OPTIONS = [
+  f"{name} {option}"
+  for name in BASES
+  for option, parameter in inspect.signature(function_of(name)).parameters.items()
+  if option != "key" and any(kind in str(parameter.annotation) for kind in NUMBERS)
+]
+
+
+@pytest.mark.parametrize("folder", sorted({name.partition(".")[0] for name in BASES}))
+def test_a_text_for_a_number_is_refused_in_one_line_that_names_it(folder):
+  options = [name for name in OPTIONS if name.startswith(f"{folder}.") and name not in NO_NUMBERS]
+  assert options
+  for each in options:
+    name, option = each.split(" ")
+    with pytest.raises((TypeError, ValueError)) as info:
+      called(name, BASES[name], **{option: "0.5"})
+    text = str(info.value)
+    assert option in text.replace(",", " ").split(), f"{each}: {type(info.value).__name__}: {text}"
+    assert "\n" not in text
+
+
+def test_every_function_is_called():
+  missing = [
+    f"{folder}.{name}"
+    for folder in test_contract.FOLDERS
+    for name in importlib.import_module(f"jaxreg.{folder}").__all__
+    if folder not in ("flatness", "objective")
+    and not inspect.isclass(function_of(f"{folder}.{name}"))
+    and any(
+      kind in str(parameter.annotation)
+      for parameter in inspect.signature(function_of(f"{folder}.{name}")).parameters.values()
+      for kind in NUMBERS
+    )
+    and f"{folder}.{name}" not in BASES
+  ]
+  assert set(missing) <= {
+    *("adversarial.adversarial_loss", "augment.mix_hidden", "constraints.proximal"),
+    "ensembles.laplace",
+    *("losses.deterministic_dropmax_terms", "losses.dropmax_qp_terms", "losses.linear"),
+    *("losses.multitask_terms", "losses.uncertainty_weighting_terms"),
+    *("optim.path_sgd", "optim.reparameterize"),
+  }
+
+
+# Numbers that may be traced, by their annotation, and a value inside of their range.
+TRACEABLE = [
+  name
+  for name in OPTIONS
+  for parameter in [inspect.signature(function_of(name.split(" ")[0])).parameters[name.split(" ")[1]]]
+  if "ArrayLike" in str(parameter.annotation)
+  and isinstance(BASES[name.split(" ")[0]]().get(name.split(" ")[1], parameter.default), float)
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TRACEABLE)
+def test_another_value_of_a_traced_option_compiles_nothing(name):
+  name, option = name.split(" ")
+  default = inspect.signature(function_of(name)).parameters[option].default
+  value = BASES[name]().get(option, default)
+  program = jax.jit(lambda value: called(name, BASES[name], **{option: value}))
+  first = program(jnp.float32(value))
+  assert compilations(lambda: program(jnp.float32(0.9 * value + 1e-3))) == 0
+  for got, want in zip(jax.tree.leaves(first), jax.tree.leaves(called(name, BASES[name]))):
+    if jnp.issubdtype(got.dtype, jnp.floating):
+      np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["calibration.fit_temperature low", "calibration.fit_temperature high"])
+def test_another_value_in_an_eager_call_compiles_nothing_either(name):
+  name, option = name.split(" ")
+  call = lambda value: called(name, BASES[name], **{option: value})
+  call(0.5 if option == "low" else 50.0)
+  assert compilations(lambda: call(0.4 if option == "low" else 40.0)) == 0
+
+
+def compilations(call):
+  """How many programs a call compiles."""
+  found = []
+  listen = lambda event, duration, **_: found.append(event)
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    jax.block_until_ready(call())
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  return found.count("/jax/core/compile/backend_compile_duration")
