@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import runs
-from image_files import CLASSES, make_folder, noise
+from image_files import CLASSES, make_folder, noise, png
 from PIL import Image
 
 from jaxreg.train import cli
@@ -49,6 +49,28 @@ def encoded(pixels, form, **options):
   file = io.BytesIO()
   Image.fromarray(pixels).save(file, form, **options)
   return file.getvalue()
+
+
+# Images of 16 bits.
+
+
+@pytest.mark.parametrize(
+  ("channels", "highest", "left"),
+  [(1, 255, 1), (3, 255, 1), (2, 4095, 16), (4, 4095, 16), (1, 16383, 64), (1, 65535, 0), (3, 40000, 0)],
+)
+def test_unused_bits_of_16_are_told(tmp_path, channels, highest, left):
+  pixels = np.random.default_rng(0).integers(0, highest, (6, 7, channels), np.uint16, endpoint=True)
+  pixels[0, 0], pixels[..., channels - 1 :] = highest, 65535 if channels in (2, 4) else pixels[..., -1:]
+  folder = make_folder(tmp_path / "images")
+  for file in (folder / "train").rglob("*.*"):
+    file.write_bytes(png(pixels))
+  remarks = [line for line in read(folder).remarks if "16 bits" in line]
+  assert [f"at most {left} of 256 levels" in line for line in remarks] == [True] * bool(left)
+
+
+def test_images_of_8_bits_in_files_of_16(data_dir):
+  told = sources.image_folder(path=str(data_dir / "cases" / "img8in16"), validation_fraction=0.2).remarks
+  assert any("their values are below 256 of 65536" in line for line in told)
 
 
 # Which files.

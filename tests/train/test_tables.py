@@ -5,6 +5,7 @@ import functools
 import gzip
 import io
 import json
+import os
 import pickle
 import shutil
 
@@ -14,6 +15,7 @@ import runs
 from sklearn import compose, datasets, impute, preprocessing
 
 from jaxreg import train
+from jaxreg.train.data.huggingface import Encoded
 
 hub = pytest.importorskip("datasets")
 
@@ -273,6 +275,56 @@ def test_a_text_for_missing_can_be_a_class_and_truth_values_are_classes_in_all_f
     np.testing.assert_array_equal(both[one].train.labels, both[other].train.labels)
 
 
+@pytest.mark.parametrize(
+  ("values", "told"),
+  [
+    (["", *[1.0] * 59], "weights: .*a.csv, row 2: column 'w' must have a number of at least 0, got no value"),
+    ([*[1.0] * 58, -1, 1], "row 60: column 'w' .* got -1.0"),
+    (["low", *["high"] * 59], "row 2: column 'w' .* got 'low'"),
+  ],
+)
+def test_a_weight_that_is_none_is_told_with_its_row(tmp_path, values, told):
+  table = {"x": np.arange(60) / 7, "w": values, "label": ["a", "b"] * 30}
+  other = write(tmp_path / "b.csv", table | {"x": np.arange(60) / 3})
+  with pytest.raises(train.RunError, match=told):
+    load(path=write(tmp_path / "a.csv", table), test=other, val=other, weights="w")
+
+
+def test_splits_and_arrays_that_nothing_reads_are_told(tmp_path, data_dir):
+  case = data_dir / "cases" / "hf47"
+  told = stored(case, test="validation").remarks
+  assert f"{case} has test too, not read with train='train', val='', test='validation'" in told
+  with pytest.raises(train.RunError, match=r"data.huggingface.test: none of the 40 rows has a label"):
+    stored(case)
+  arrays = {f"x_{part}": np.eye(9)[number:] for number, part in enumerate(("train", "test"))}
+  arrays |= {f"y_{part}": np.arange(len(arrays[f"x_{part}"])) % 2 for part in ("train", "test")}
+  np.savez(tmp_path / "a.npz", **arrays, x_valid=np.eye(9))
+  assert runs.read_source("npz", path=str(tmp_path / "a.npz")).remarks == (
+    f"{tmp_path / 'a.npz'} has the arrays x_valid too, which nothing reads",
+  )
+
+
+@pytest.mark.thorough
+def test_a_run_goes_on_where_its_data_moved(tmp_path, light_runs, capsys, monkeypatch):
+  table = {"x": np.arange(60) / 7, "label": ["a", "b"] * 30}
+  (tmp_path / "data").mkdir()
+  write(tmp_path / "data" / "a.csv", table)
+  monkeypatch.chdir(tmp_path)
+  fields = {"data.name": "csv", "method.name": "softmax", "data.csv.path": "data/a.csv"}
+  first = train.train(runs.make_config({**fields, "epochs": 1}), tmp_path / "run")
+  again = {**fields, "data.csv.path": "./data/a.csv"}
+  assert train.train(runs.make_config({**again, "epochs": 1}), tmp_path / "run") == first
+  (tmp_path / "data").rename(tmp_path / "elsewhere")
+  moved = {**fields, "data.csv.path": "elsewhere/a.csv", "epochs": 2}
+  assert train.train(runs.make_config(moved), tmp_path / "run")["step"] == 2 * first["step"]
+  told = "the same data are at another place: data.csv.path was 'data/a.csv', is 'elsewhere/a.csv'"
+  assert told in capsys.readouterr().err
+  write(tmp_path / "elsewhere" / "b.csv", table | {"x": np.arange(60) / 6})
+  other = {**moved, "data.csv.path": "elsewhere/b.csv"}
+  with pytest.raises(train.RunError, match=r"belongs to another configuration: data.csv.path"):
+    train.train(runs.make_config(other), tmp_path / "run")
+
+
 @pytest.mark.parametrize("shift", [0.0, 1.7e9, -5e12])
 @pytest.mark.parametrize("unit", [1.0, 1e12, 1e-12])
 def test_no_offset_and_no_unit_of_a_feature_costs_digits(tmp_path, shift, unit):
@@ -425,6 +477,54 @@ def test_mistakes_in_a_folder_are_told(tmp_path, options, message):
   with pytest.raises(train.RunError, match=message) as refused:
     runs.read_source("huggingface", **{"path": str(tmp_path / "set"), **options})
   assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+  ("values", "options", "told"),
+  [
+    ([{"a": 1}] * 40, {}, "leave_out: column 'z' has {'a': .*leave it out"),
+    ([{"a": 1}, None] * 20, {"text": ("z",)}, "leave_out: column 'z' has"),
+    ([{"a": 1}] * 40, {"labels": ("z",)}, "leave_out: column 'z' has"),
+    ([[]] * 40, {}, "leave_out: column 'z' has List"),
+    ([[]] * 40, {"labels": ("z",)}, "leave_out: column 'z' has List"),
+    ([[1.0]] * 40, {"text": ("z",)}, None),
+    ([b"a"] * 40, {"text": ("z",)}, "leave_out: column 'z' has"),
+    ([1.0] * 40, {"leave_out": ("label",)}, "leave_out: must not name 'label', a column of labels"),
+    (
+      [1.0] * 40,
+      {"leave_out": ("z",), "weights": "z"},
+      "leave_out: must not name 'z', a column of labels or",
+    ),
+  ],
+)
+def test_columns_of_other_kinds_are_told(tmp_path, values, options, told):
+  table = {"x": np.arange(40) / 7, "z": values, "label": ["a", "b"] * 20}
+  save_parquet(tmp_path / "set", {"train": hub.Dataset.from_dict(table)})
+  if told is None:  # a list of numbers is no text
+    assert stored(tmp_path / "set", test="", **options).input_names == ("x", "z[0]")
+    return
+  with pytest.raises(train.RunError, match=told) as refused:
+    stored(tmp_path / "set", test="", **options)
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_the_nameless_index_of_pandas_is_left_out(tmp_path, name):
+  """With rows sorted by class, it would tell the class."""
+  table = {name: np.arange(40), "x": np.arange(40) / 7, "label": ["a", "b"] * 20}
+  save_parquet(tmp_path / "set", {"train": hub.Dataset.from_dict(table)})
+  write(tmp_path / "a.csv", table)
+  for data in (stored(tmp_path / "set", test=""), load(path=str(tmp_path / "a.csv"))):
+    assert data.input_names == ("x",)
+    assert data.remarks[0] == "numbers: x; left out: columns without a name (1)"
+
+
+def test_an_image_at_a_pipe_is_told(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  table = {"image": [{"bytes": None, "path": str(tmp_path / "pipe")}] * 40, "label": [0, 1] * 20}
+  store = Encoded(hub.Dataset.from_dict(table).select_columns(["image"]), "split train, example")
+  with pytest.raises(ValueError, match="pipe is not a file"):
+    store.read(0)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "no state", "no image"])

@@ -30,7 +30,7 @@ from jaxreg.train.modules.module import PureModule
 from jaxreg.train.step.forward import make_forward, make_forward_by_chunks
 from jaxreg.train.step.network import Network
 from jaxreg.train.step.optimizer import make_optimizer, step_name
-from jaxreg.train.step.predict import make_predictions
+from jaxreg.train.step.predictions import make_predictions
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.regularizers import (
   make_augmentations,

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -366,6 +366,13 @@ class Dataset:
       f"label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; the classes are 0 to "
       f"{self.num_classes - 1}, those of the train split; leave such examples out, or put some into train"
     )
+
+
+def unread_line(where: str, others: Iterable[str], fields: Mapping[str, str]) -> str:
+  """Returns a line that names splits that nothing reads, or ""; `fields` are those that name the splits."""
+  names = ", ".join([*others][:5])
+  got = ", ".join(f"{field}={name!r}" for field, name in fields.items())
+  return f"{where} has {names} too, not read with {got}" if names else ""
 
 
 def known(labels: np.ndarray) -> np.ndarray:

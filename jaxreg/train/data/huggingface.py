@@ -10,9 +10,19 @@ import numpy as np
 
 from jaxreg._extras import install
 from jaxreg.train.data.bounded_files import check_table
-from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.data.images import Images, decode_all, is_grey
-from jaxreg.train.data.tables import Frame, Kind, Rows, Series, check_named, make_dataset, names_in, pandas
+from jaxreg.train.data.dataset import Dataset, unread_line
+from jaxreg.train.data.images import Images, decode_all, depth_remark, is_grey
+from jaxreg.train.data.tables import (
+  NAMELESS,
+  Frame,
+  Kind,
+  Rows,
+  Series,
+  check_named,
+  make_dataset,
+  names_in,
+  pandas,
+)
 from jaxreg.train.errors import ArgumentError, one_line, unknown
 
 if TYPE_CHECKING:
@@ -63,15 +73,19 @@ def huggingface(
       raise unknown(part, name, map(str, stored))
   features = stored[train].features
   classes, images = (
-    [name for name, feature in features.items() if feature._type == kind and name not in leave_out]
+    [name for name, feature in features.items() if _type_of(feature) == kind and name not in leave_out]
     for kind in ("ClassLabel", "Image")
   )
   target = labels or (tuple(classes) if len(classes) == 1 else ("label",))
   weighed = (weights,) if weights else ()
   check_named(features, labels=target, weights=weighed, leave_out=leave_out, text=text)
+  if left := [name for name in (*target, *weighed) if name in leave_out]:
+    raise ArgumentError("leave_out", f"must not name {left[0]!r}, a column of labels or weights")
   if len(images) > 1:
     raise ArgumentError("leave_out", f"must leave at most one column of images, got {', '.join(images)}")
-  names = [*target, *weighed] if images else [name for name in features if name not in leave_out]
+  nameless = [name for name in features if NAMELESS.fullmatch(name)]
+  names = [name for name in features if name not in (*leave_out, *nameless)]
+  names = [*target, *weighed] if images else names
   parts: dict[str, Rows] = {}
   for part, name in wanted.items():
     split, where = stored[name], f"{path}, split {name}, example"
@@ -79,10 +93,15 @@ def huggingface(
     if images:
       encoded = Encoded(split.select_columns(images).cast_column(images[0], Image(decode=False)), where)
       parts[part] = dataclasses.replace(parts[part], images=Images(encoded, np.arange(len(split))))
+  left_out = [*leave_out, *([f"columns without a name ({len(nameless)})"] if nameless else [])]
   # A column of lists has become several.
   columns = parts["train"].frame.columns
   target = tuple(each for name in target for each in columns if each == name or each.startswith(f"{name}["))
-  data = make_dataset(parts, target, label_kind, weights, text, validation_fraction, ", ".join(leave_out))
+  data = make_dataset(parts, target, label_kind, weights, text, validation_fraction, ", ".join(left_out))
+  unread = [str(name) for name in stored if name not in wanted.values()]
+  fields = {"train": train, "val": val, "test": test}
+  lines = [unread_line(f"{path}", unread, fields), depth_remark(data.train.inputs) if images else ""]
+  data = dataclasses.replace(data, remarks=(*data.remarks, *filter(None, lines)))
   return _decoded(data) if images and not stream else data
 
 
@@ -128,9 +147,10 @@ def _open(path: str, configuration: str) -> "datasets.DatasetDict":
       check_parquet(folder.rglob("*.parquet") if folder.is_dir() else [])
       stored = datasets.load_dataset(str(folder) if folder.exists() else path, configuration or None)
   except Exception as error:  # a hub, its client and readers of many formats have no common error
+    cause = one_line(error.__cause__ or error)
     raise ArgumentError(
       "path",
-      f"{path!r} cannot be read by the package datasets ({one_line(error)}); give what its save_to_disk "
+      f"{path!r} cannot be read by the package datasets ({cause}); give what its save_to_disk "
       "wrote, a folder of Parquet files, or, with a network, a name on the hub",
     ) from error
   return stored if isinstance(stored, datasets.DatasetDict) else datasets.DatasetDict({"train": stored})
@@ -159,13 +179,14 @@ def _rows(
   titles: dict[str, tuple[str, ...]] = {}
   for name, feature in split.features.items():
     kind, values = str(getattr(feature, "dtype", "")), frame[name].astype(object)
-    if feature._type == "ClassLabel" and name not in target:
+    is_class = _type_of(feature) == "ClassLabel"
+    if is_class and name not in target:
       values, kind = values.map(dict(enumerate(feature.names))), "string"
-    if name in text or kind.endswith("string"):
+    if kind.endswith("string") or (name in text and not kind.startswith(("binary", "large_binary")) and kind):
       columns[name] = values.map(str, na_action="ignore")
       continue
-    if feature._type == "ClassLabel" or kind == "bool":
-      titles[name] = tuple(feature.names) if feature._type == "ClassLabel" else ("False", "True")
+    if is_class or kind == "bool":
+      titles[name] = tuple(feature.names) if is_class else ("False", "True")
     numbers = _numbers(name, values, feature)
     if np.isinf(numbers).any():
       row = int(np.isinf(numbers).any(axis=1).argmax())
@@ -175,11 +196,19 @@ def _rows(
   return Rows(pandas().DataFrame(columns), lambda row: f"{where} {row}", part, titles)
 
 
+def _type_of(feature: object) -> str:
+  """Returns the name of a column's type; "" for a column of columns."""
+  return getattr(feature, "_type", "")
+
+
 def _numbers(name: str, values: Series, feature: object) -> np.ndarray:
   """The numbers `[n, 1]`, or `[n, k]` of lists, in float64; NaN where one is missing."""
   try:
     rows = [np.nan if value is None else value for value in values]
-    return np.array(rows, np.float64).reshape(len(rows), -1)
+    numbers = np.array(rows, np.float64).reshape(len(rows), -1)
+    if not numbers.shape[1]:
+      raise ValueError("it has empty lists")
+    return numbers
   except (TypeError, ValueError) as error:
     raise ArgumentError(
       "leave_out",
@@ -199,6 +228,8 @@ class Encoded:
     (value,) = self.split[number].values()
     if value is None:
       raise ValueError("the data set has no image there")
+    if value["bytes"] is None and not Path(value["path"] or "").is_file():
+      raise ValueError(f"{value['path']} is not a file")
     return Path(value["path"]).read_bytes() if value["bytes"] is None else value["bytes"]
 
   def name(self, number: int) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import SUFFIXES, Images
+from jaxreg.train.data.dataset import Dataset, Split, unread_line
+from jaxreg.train.data.images import SUFFIXES, Images, depth_remark
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.user_paths import local_path
@@ -50,7 +50,8 @@ def image_folder(
 ) -> Dataset:
   """Image files in `path/<split>/<class>/`, at any depth, decoded when a batch is made.
 
-  They are JPEG, PNG, GIF, BMP, WebP or TIFF files, of 8 or 16 bits, and their names end as these usually do.
+  They are JPEG, PNG, GIF, BMP, WebP or TIFF files, and their names end as these usually do. Of 16 bits, the
+  higher 8 are taken; a remark says so if the images leave the highest ones unused.
   The classes are the names of the folders in `path/<train>`, sorted; every split has the same. A remark
   counts the files that are left out.
 
@@ -81,6 +82,7 @@ def image_folder(
   if not val:
     splits["train"], splits["val"] = hold_out(splits["train"], validation_fraction, names)
   remarks = [left_out_line(folder, left_out[field]) for field, folder in folders.items()]
+  remarks.append(depth_remark(splits["train"].inputs))
   return Dataset(
     *(splits[field] for field in fields),
     num_classes=len(names),
@@ -185,5 +187,4 @@ def _unread(root: Path, fields: dict[str, str]) -> str:
   named = {Path(name).parts[0] for name in fields.values() if name and Path(name).parts}
   with os.scandir(root) as entries:
     others = sorted(e.name for e in entries if e.is_dir() and e.name not in named and e.name[0] != ".")
-  given = ", ".join(f"{field}={name!r}" for field, name in fields.items())
-  return f"{root} has {', '.join(others[:5])} too, not read with {given}" if others else ""
+  return unread_line(str(root), others, fields)

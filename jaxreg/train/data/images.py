@@ -5,6 +5,7 @@ crops.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import io
 import math
@@ -22,6 +23,8 @@ from jaxreg.train.errors import ArgumentError, RunError, one_line, printable
 if TYPE_CHECKING:
   from PIL import Image
 
+PROBED = 64  # images of 16 bits whose highest value is looked at
+DARK = 64  # of 256: images of 16 bits without a higher value leave at least two bits unused
 CHUNK = 256  # examples that a thread reads between two steps of the progress bar
 SECONDS = 60  # between two lines in a log, where no bar can be shown
 MOST_BYTES = 2**34  # of images decoded into one array
@@ -177,6 +180,40 @@ def _of_8_bits(image: "Image.Image") -> "Image.Image":
   if isinstance(transparent := image.info.get("transparency"), int):
     higher[grey == transparent] = 255
   return Image.fromarray(higher)
+
+
+def depth_remark(images: Images) -> str:
+  """Returns a line if images of 16 bits leave the higher bits unused, or "".
+
+  Looks at some images, evenly spaced. Of a damaged image nothing is said here.
+  """
+  highest = []
+  for position in np.unique(np.linspace(0, len(images) - 1, PROBED).astype(int)):
+    with contextlib.suppress(Exception):  # Pillow has no common error for damaged files
+      highest.append(_highest_byte(images.store.read(int(images.numbers[position]))))
+  highest = [value for value in highest if value is not None]
+  if not highest or max(highest) >= DARK:
+    return ""
+  levels = max(highest) + 1
+  return (
+    f"{len(highest)} images of 16 bits were looked at, and their values are below {256 * levels} of 65536; "
+    f"the higher 8 bits are taken, so that at most {levels} of 256 levels are left; multiply the values, or "
+    "save 8 bits"
+  )
+
+
+def _highest_byte(encoded: bytes) -> int | None:
+  """Returns the highest byte of an image's values of 16 bits; None for images of 8 bits."""
+  from PIL import Image
+
+  with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+    form = image.tile[0].args if image.tile else ""  # Pillow's name of the layout, such as RGB;16B
+    if ";16" not in f"{image.mode} {form}" or math.prod(image.size) > MOST_PIXELS:
+      return None
+    pixels = np.asarray(image)
+    if image.mode.startswith("I"):
+      return int(pixels.max()) >> 8
+    return int(pixels[..., : 1 if "LA" in str(form) else 3].max())  # not the transparency
 
 
 def is_grey(encoded: bytes) -> bool:

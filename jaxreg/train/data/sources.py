@@ -204,7 +204,11 @@ def npz(
   val = splits.get("val")
   if val is None:
     train, val = hold_out(train, validation_fraction, names)
-  data = Dataset(train, val, test, num_classes, scale, class_names=names)
+  read = [f"{axis}_{part}" for part in parts for axis in "xy"]
+  others = sorted(arrays.keys() - {*read, "weights_train", "class_names"})
+  unread = f"{file} has the arrays {', '.join(others[:5])} too, which nothing reads" if others else ""
+  remarks = (unread,) if unread else ()
+  data = Dataset(train, val, test, num_classes, scale, class_names=names, remarks=remarks)
   if train.inputs.dtype == np.float64:
     return data.standardized()
   mean, std = moments(train.inputs / scale) if standardize else ((), ())

@@ -3,6 +3,7 @@
 import csv as csv_format
 import dataclasses
 import io
+import re
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Mapping
@@ -27,6 +28,7 @@ MANY_INTEGERS = 20  # a label with so many different integers may be meant as a 
 TEST_FRACTION = 0.2  # of the training rows, if no file or split is for the test
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 FLAGS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
+NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # names of columns without one, of pandas too
 Kind = Literal["auto", "classes", "numbers"]
 CSV_FORM: dict[str, Any] = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing": MISSING}
 
@@ -122,7 +124,7 @@ def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple
   cells = cells[(cells != "").any(axis=1).cummax()]  # blank lines may come first
   if cells.empty:
     raise ArgumentError(argument, f"{file} has no rows")
-  names = cells.iloc[0].str.strip()
+  names = cells.iloc[0].str.strip().map(lambda name: "" if NAMELESS.fullmatch(name) else name)
   if len(names) == 1:
     raise ArgumentError(
       "delimiter",
@@ -515,6 +517,17 @@ def _divided(parts: Mapping[str, Rows], labels: Labels, validation_fraction: flo
   return parts
 
 
+def _check_weights(rows: Rows, name: str) -> None:
+  """Checks that a column holds a number of at least 0 in each row."""
+  column = rows.frame[name]
+  right = column >= 0 if column.dtype.kind == "f" else column.map(lambda value: False)
+  if not right.all():
+    value = column[~right].iloc[0]
+    got = "no value" if value is None or value != value else _shown(value)
+    where = rows.where(column[~right].index[0])
+    raise ArgumentError("weights", f"{where}: column {name!r} must have a number of at least 0, got {got}")
+
+
 def make_dataset(
   parts: Mapping[str, Rows],
   target: tuple[str, ...],
@@ -541,6 +554,7 @@ def make_dataset(
     inputs = {part: encode(columns, rows.frame) for part, rows in parts.items()}
   splits = {part: Split(inputs[part], labels.encode(rows)) for part, rows in parts.items()}
   if weights:
+    _check_weights(train, weights)
     splits["train"] = dataclasses.replace(splits["train"], weights=train.frame[weights].to_numpy())
   check_apart(splits["train"], test=splits["test"])
   data = Dataset(

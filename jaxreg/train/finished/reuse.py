@@ -84,7 +84,10 @@ def _read_torch(file: Path) -> Variables:
   except SafetensorError as error:
     problem = f"{file} is not safetensors ({one_line(error)}); write it by safetensors.torch.save_file"
     raise ArgumentError("file", problem) from error
-  except (OSError, ValueError) as error:
+  except (KeyError, AttributeError) as error:  # a type that NumPy lacks
+    problem = f"{file} has tensors of a type that cannot be read ({one_line(error)}); save them as float32"
+    raise ArgumentError("file", problem) from error
+  except (OSError, ValueError, TypeError) as error:
     raise ArgumentError("file", f"{file} cannot be read ({one_line(error)})") from error
   model_state = {part: {"batch_stats": tree} for part, tree in variables["batch_stats"].items()}
   return {"params": variables["params"], "model_state": model_state}

@@ -64,7 +64,7 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
   if begun and not _is_untouched(workdir):
     changed = check_same(workdir, fields, data)
     if not changed:
-      return _other_environment(workdir)
+      return "; ".join(filter(None, [_moved(workdir, fields), _other_environment(workdir)])) or None
     latest = max(good_steps(workdir), default=0)
     if latest > num_steps:
       raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
@@ -72,7 +72,7 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
     if other and (workdir / "results.json").is_file():
       raise RunError(f"--workdir: {workdir} belongs to a finished run: {_show(changed)}; give another")
     remark = f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"
-    remark = "; ".join(filter(None, [remark, _other_environment(workdir)]))
+    remark = "; ".join(filter(None, [remark, _moved(workdir, fields), _other_environment(workdir)]))
   elif not begun and _holds_results(workdir):
     raise RunError(f"--workdir: {workdir} has results of another program, and no config.json; give another")
   try:
@@ -136,21 +136,34 @@ def check_same(
 ) -> dict[str, tuple[object, object]]:
   """Checks that `workdir` belongs to this data and to this configuration, except for fields of these scopes.
 
-  Returns the fields of the scope `length` that differ, with their old and new values.
+  Returns the fields of the scope `length` that differ, with their old and new values. Data with the same
+  checksums may lie at another place.
   """
-  # Fields added since then take their default.
-  saved = {**flatten(add_options(base_config(), fields)), **read_config(workdir)}
-  difference = _differences(relevant(saved), relevant(fields), free)
+  difference = _differences(_saved(workdir, fields), relevant(fields), free)
+  other_data = _differences(flatten(read_data(workdir).table()), flatten(data.table()), free)
+  if data.crc32 and not other_data:
+    difference = {field: pair for field, pair in difference.items() if row_of(field).scope != "place"}
   length = [field for field in difference if row_of(field).scope == "length"]
   changed = {field: difference.pop(field) for field in length}
   if difference:
     raise ArgumentError(
       "workdir", f"{workdir} belongs to another configuration: {_show(difference)}; give another"
     )
-  difference = _differences(flatten(read_data(workdir).table()), flatten(data.table()), free)
-  if difference:
-    raise ArgumentError("workdir", f"{workdir} was made with other data: {_show(difference)}; give another")
+  if other_data:
+    raise ArgumentError("workdir", f"{workdir} was made with other data: {_show(other_data)}; give another")
   return changed
+
+
+def _saved(workdir: Path, fields: Table) -> Table:
+  """Reads the fields that `workdir` was trained with; fields added since then take their default."""
+  return relevant({**flatten(add_options(base_config(), fields)), **read_config(workdir)})
+
+
+def _moved(workdir: Path, fields: Table) -> str:
+  """Returns a remark if the same data lie at another place than when the run began, or ""."""
+  moved = _differences(_saved(workdir, fields), relevant(fields), TRAINS)
+  moved = {field: pair for field, pair in moved.items() if row_of(field).scope == "place"}
+  return f"the same data are at another place: {_show(moved)}" if moved else ""
 
 
 def read(workdir: Path, name: str) -> Table:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from jaxreg._extras import install
-from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.dataset import Dataset, Split, unread_line
 from jaxreg.train.data.subsets import ALL, Subset, hold_out
 from jaxreg.train.data.tfds.records import Reader, arrays, damaged, reading, streamed
 from jaxreg.train.errors import ArgumentError, RunError, one_line
@@ -79,7 +79,11 @@ def tfds(
     kept, read["val"] = hold_out(others, validation_fraction, class_names)
     read["train"] = read["train"] if num_train else kept
   parts = (read[field] for field in ("train", "val", "test"))
-  return Dataset(*parts, num_classes=num_classes, scale=255.0, class_names=class_names)
+  fields = {"train": train, "val": val, "test": test}
+  named = {each for split in fields.values() for each in re.findall(r"[A-Za-z_][\w.-]*", split)}
+  unread = [] if "all" in named else sorted({*builder.info.splits} - named)
+  remarks = (unread_line(str(folder), unread, fields),) if unread else ()
+  return Dataset(*parts, num_classes=num_classes, scale=255.0, class_names=class_names, remarks=remarks)
 
 
 def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
