@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
-OWN_TESTS = ("batch_norm", "image_lists", "search_optuna", "translate")
+OWN_TESTS = ("batch_norm", "image_lists", "search_optuna", "step_profile", "translate")
 SCRIPTS = sorted(script.stem for script in FOLDER.glob("*.py") if script.stem not in OWN_TESTS)
 GUESS = np.log(10)  # the loss of a uniform prediction of ten classes
 

@@ -515,7 +515,7 @@ def test_the_bar_of_a_run_has_the_shares_of_its_time():
   assert [(bar.get_x(), bar.get_width()) for bar in drawn] == [(0, 60), (60, 30), (90, 10)] * 2
   assert texts(axis) == ["60", "30", "10"] * 2
   assert axis.get_yticklabels()[0].get_text() == "DropMax\n100 s, 2 starts\ngoodput 60%"
-  assert axis.get_yticklabels()[1].get_text() == "Softmax\n100 s\ngoodput 60%"
+  assert axis.get_yticklabels()[1].get_text() == "softmax\n100 s\ngoodput 60%"
   (legend,) = figure.legends
   assert [text.get_text() for text in legend.get_texts()] == ["steps that count", "compile", "repeated steps"]
   render(figure)

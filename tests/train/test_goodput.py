@@ -293,7 +293,7 @@ def bent(x):
     (lambda x: jax.lax.cond(x[0, 0] > 0, lambda x: repeat(x, 4), lambda x: repeat(x, 6), x), 6),
     (jax.grad(lambda x: repeat(x, 10).sum()), 10),  # of a linear function: no forward pass
     (jax.grad(lambda x: jnp.sin(repeat(x, 10)).sum()), 20),
-    (jax.grad(lambda x: jax.checkpoint(bent)(x).sum()), 5 + 5 + 5),
+    (jax.value_and_grad(lambda x: jax.checkpoint(bent)(x).sum()), 5 + 5 + 5),
     (jax.vmap(lambda row: repeat(row, 10)), 10),
   ],
 )

@@ -1,4 +1,5 @@
 """The floating-point operations of a step, and the peak of the devices that make it."""
+# pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 
 import fnmatch
 from collections.abc import Callable

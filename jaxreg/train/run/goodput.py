@@ -15,7 +15,17 @@ from jaxreg.train.sealed_tables import Table, parse_table, sealed
 FILE = "times.json"
 # The kinds of lost time. `start` is what comes before the first step, such as reading the data. `repeated`
 # steps were done again after a kill, and `stopped` is the time between two starts.
-LOST = ("start", "compile", "restore", "input", "evaluate", "save", "profile", "repeated", "stopped")
+LOST: tuple[str, ...] = (
+  "start",
+  "compile",
+  "restore",
+  "input",
+  "evaluate",
+  "save",
+  "profile",
+  "repeated",
+  "stopped",
+)
 COMPILING = "/jax/core/compile/"  # the events of JAX that trace, lower and compile a function
 SHARE = 0.01  # of the time, which writing the file may take
 MOST_PIECES = 100  # a run goes back to one of its latest checkpoints
@@ -40,7 +50,9 @@ class Times:
     self._wall, self._clock = wall, clock
     self._began, self._since = wall(), clock()
     self._phases = ["start"]
-    self._seconds = dict.fromkeys(("steps", *LOST), 0.0)  # of steps: those after the last piece
+    self._seconds: dict[str, float] = dict.fromkeys(
+      ("steps", *LOST), 0.0
+    )  # of steps: those after the last piece
     self._pieces: list[list[float]] = []  # last step and seconds of each piece of the run
     self._step, self._starts, self._finished = 0, 1, False
     self._compiled: list[tuple[float, float]] = []  # disjoint times of compilations in this phase
@@ -55,11 +67,11 @@ class Times:
   def __exit__(self, *exception: object) -> None:
     jax.monitoring.unregister_event_duration_listener(self.heard)
 
-  def heard(self, event: str, seconds: float, **details: str | int) -> None:
-    """Counts the `seconds` until now as compilation if the event says so; compilations may be nested."""
+  def heard(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+    """Counts the last `duration_secs` as compilation if the event says so; compilations may be nested."""
     if event.startswith(COMPILING) and threading.get_ident() == self._thread:
       end = self._clock()
-      start = max(end - seconds, self._since)
+      start = max(end - duration_secs, self._since)
       earlier = ((begin, min(stop, start)) for begin, stop in self._compiled if begin < start)
       self._compiled = [*earlier, (start, end)]
 

@@ -39,7 +39,7 @@ class Profile:
   def __enter__(self) -> Self:
     return self
 
-  def __exit__(self, *exception: object) -> None:
+  def __exit__(self, *exception: Any) -> None:
     self._held.__exit__(*exception)
 
   @contextlib.contextmanager
