@@ -1,0 +1,41 @@
+"""Networks that other people trained compute in our layout what PyTorch computes with their state dicts."""
+
+import importlib
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).resolve().parent
+# Logits of two images, from `forward` of `nets.py` in the folder of the networks, with PyTorch 2.13.
+LOGITS = json.loads((FOLDER / "public_networks_torch.json").read_text())
+
+
+@pytest.fixture
+def networks(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER.parent / "benchmarks")
+  return importlib.import_module("_public_networks")
+
+
+def test_each_network_has_logits_of_pytorch(networks):
+  assert networks.NETWORKS.keys() == LOGITS.keys()
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_logits_are_those_of_pytorch(name, networks, data_dir):
+  network = networks.NETWORKS[name]
+  shape = (28, 28, 1) if network.data == "mnist" else (32, 32, 3)
+  x = np.random.default_rng(0).random((2, *shape)).astype(np.float32)
+  with np.load(data_dir / "networks" / f"{name}.npz") as tensors:
+    read = networks.variables(tensors, network)
+  x = (x - jnp.array(network.mean)) / jnp.array(network.std)
+  logits = network.module.apply(read, x, train=False)["logits"]
+  np.testing.assert_allclose(logits, LOGITS[name], rtol=1e-4, atol=1e-4)
+
+
+def test_another_layout_is_told(networks):
+  network = networks.NETWORKS["aka_resnet20-12fca82f"]
+  with pytest.raises(ValueError, match="tensors must be named as torchvision's ResNets name them"):
+    networks.variables({"bn1.weight": np.ones(16), "layer1.0.se.weight": np.ones(16)}, network)
