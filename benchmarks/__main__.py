@@ -8,9 +8,10 @@ tables of `benchmarks/README.md`, `docs/speed.md` and `docs/toolbox.md` are made
 all tables and numbers of the README, docs/ and papers/ with a record in `benchmarks/records` (`_records.py`
 says how a page asks for them), and the figures of comparisons. `--render` does only that. `--quick` takes a
 few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`;
-`--other-python` shows the training step under other versions of Python and JAX. Five run only if they are
+`--other-python` shows the training step under other versions of Python and JAX. Six run only if they are
 named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, `pyhessian_readme`,
-`install`, which downloads, and `conformance`, which takes no times and has Keras from `--peer-python`.
+`install`, which downloads, `conformance`, which takes no times and has Keras from `--peer-python`, and
+`others_networks`, which takes no times and reads the networks from `$JAXREG_TEST_DATA`.
 """
 
 import argparse
@@ -58,6 +59,7 @@ NAMED = (
   "pyhessian_readme",
   "conformance",
   "install",
+  "others_networks",
 )  # those that run only if they are named
 PEERS = (
   "steps",
@@ -83,7 +85,7 @@ def main() -> int:
     "names",
     nargs="*",
     metavar="NAME",
-    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last five",
+    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last six",
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make tables and figures of the pages again")

@@ -16,7 +16,7 @@ two comments, and a number as a link whose title says which:
 Without `columns` and `rows` a table has all of a comparison. Another key is a column of fixed texts. A title
 is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that alone, with ` less ROW` behind it for the
 paired difference, and with `, N digits`. `python -m benchmarks --render` fills both in, and draws the figures
-of comparisons in `docs/figures` that `FIGURES` names.
+of comparisons in `docs/figures` that `FIGURES` names, and the one of `others_networks`.
 """
 
 import importlib.metadata
@@ -156,7 +156,31 @@ def draw(folder: Path) -> list[Path]:
     seeds = max(len(values) for runs in rows.values() for values in runs.values())
     files.append(folder / f"{name.replace('-', '_')}.png")
     plots.comparison(rows, title=f"{about}, {seeds} seeds").savefig(files[-1], dpi=120)
+  if (FOLDER / "others_networks.json").is_file():
+    files.append(folder / "others_networks.png")
+    _attacks(read("others_networks")).savefig(files[-1], dpi=120)
   return files
+
+
+def _attacks(rows: dict[str, Row]) -> Any:
+  """Draws the error of each network over the radius of an attack, CIFAR's and MNIST's apart."""
+  from jaxreg._figures import WIDTH, legend_below, new_figure, tidy
+
+  figure = new_figure(WIDTH, 3.6, "")
+  left, right = figure.subplots(1, 2, sharey=True)
+  lines = []
+  for number, (label, row) in enumerate(rows.items()):
+    radii = [int(found[1]) for name in row.runs if (found := re.fullmatch(r"attacked at (\d+)/255, %", name))]
+    errors = [row.runs[f"attacked at {radius}/255, %"].mean() for radius in radii]
+    style = "--" if "robust" in label else "-"
+    axis = right if label.endswith("MNIST") else left
+    lines += axis.plot(radii, errors, f"{style}o", color=f"C{number}", markersize=3, label=label)
+  tidy(left, "CIFAR: error (%)")
+  tidy(right, "MNIST: error (%)")
+  for axis in (left, right):
+    axis.set_xlabel("radius in the maximum norm, of 255")
+  legend_below(figure, lines)
+  return figure
 
 
 def render(page: str, up: str = "") -> str:
