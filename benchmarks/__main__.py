@@ -67,6 +67,7 @@ PEERS = (
   "flatness_layer",
   "pyhessian_readme",
   "conformance",
+  "others_networks",
 )  # those that run a peer too
 BY_INSTRUCTIONS = ("steps",)  # those whose results are kept for each kind of processor
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")

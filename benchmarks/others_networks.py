@@ -1,16 +1,19 @@
 """What eight networks that other people trained look like: errors, report cards and curvature.
 
-    JAXREG_TEST_DATA=DIR python -m benchmarks others_networks
+    JAXREG_TEST_DATA=DIR python -m benchmarks others_networks --peer-python PYTHON
 
-DIR has the state dicts in `networks`, CIFAR-10 and CIFAR-100 in `tfds_full`, lossless training images of
-CIFAR-10 in `tfds`, and the idx files in `mnist`. Each stage of each network leaves its results in
-`--workdir`. After an interruption the same command goes on with the next one. At its end, the script writes
-the record `others_networks`; `python -m benchmarks --render` draws its figure.
+PYTHON has PyTorch and curvlinops, for the eigenvalues of two networks. DIR has the state dicts in `networks`,
+CIFAR-10 and CIFAR-100 in `tfds_full`, lossless training images of CIFAR-10 in `tfds`, and the idx files in
+`mnist`. Each stage of each network leaves its results in `--workdir`. After an interruption the same command
+continues with the next stage. At its end, the script writes the record `others_networks`, and
+`python -m benchmarks --render` draws the figure.
 """
 
 import functools
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,15 +53,19 @@ CURVED = {
 }
 MOST_CURVED = 2000
 AT_ONCE = 250  # images of a product at a time
-QUICK = {"FOREIGN": 16, "SHIFTED": 16, "ATTACKED": 16, "MOST_CURVED": 16, "PRODUCTS": 8}
+# Images of the eigenvalues that curvlinops computes, too; in float64 these take long.
+AGREED = {"aka_resnet20-12fca82f": 32, "jjgo_mnistnet": 128}
+AGREED_PRODUCTS = 60
+QUICK = {"FOREIGN": 16, "SHIFTED": 16, "ATTACKED": 16, "MOST_CURVED": 16, "PRODUCTS": 8, "AGREED": {}}
 
 
 class Study:
   """One network with its data."""
 
-  def __init__(self, name: str, folder: Path, workdir: Path) -> None:
+  def __init__(self, name: str, folder: Path, workdir: Path, peer_python: str = sys.executable) -> None:
     self.network: Network = NETWORKS[name]
     self.name, self.folder, self.workdir = name, folder, workdir / name
+    self.peer_python = peer_python
     with np.load(folder / "networks" / f"{name}.npz") as tensors:
       read = variables(tensors, self.network)
     self.params, self.state = jax.tree.map(jnp.asarray, (read["params"], read["batch_stats"]))
@@ -118,14 +125,32 @@ class Study:
       wrong.append(np.asarray(answer(attack(radius / 255))) | wrong[0])
     return {"error": [float(each.mean()) for each in wrong]}
 
+  def mean_loss(self, params: Any, batch: Any, *, key: Any) -> Any:
+    return self.losses(params, batch["inputs"], batch["labels"]).mean()
+
+  def agreement(self) -> dict[str, Any]:
+    """The largest eigenvalues on few images, by jaxreg and by curvlinops."""
+    if self.name not in AGREED:
+      return {}
+    data = self.train(AGREED[self.name])
+    file = self.workdir / "agreement.npz"
+    np.savez(file, inputs=data["inputs"], labels=data["labels"])
+    curvature = flatness.Curvature(self.mean_loss, self.params, jax.tree.map(jnp.asarray, data))
+    options = {"num_pairs": PAIRS, "num_steps": AGREED_PRODUCTS}
+    values = curvature.top_eigenpairs(key=jax.random.key(3), **options).values
+    script = Path(__file__).with_name("_public_networks_torch.py")
+    command = [self.peer_python, script, self.folder / "networks", self.name, file, PAIRS]
+    peer = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
+    return {
+      "images": len(data["labels"]),
+      "eigenvalues": values.tolist(),
+      "curvlinops": json.loads(peer.stdout),
+    }
+
   def curvature(self) -> dict[str, Any]:
     number = min(CURVED.get(self.name, MOST_CURVED), MOST_CURVED)
     data = {name: jnp.asarray(each) for name, each in self.train(number).items()}
-
-    def loss_fn(params: Any, batch: Any, *, key: Any) -> Any:
-      return self.losses(params, batch["inputs"], batch["labels"]).mean()
-
-    at_once = min(AT_ONCE, number)
+    at_once, loss_fn = min(AT_ONCE, number), self.mean_loss
     curvature = flatness.Curvature(loss_fn, self.params, data, chunk_size=at_once)
     options = {"num_pairs": PAIRS, "num_steps": PRODUCTS}
     pairs = curvature.top_eigenpairs(key=jax.random.key(1), **options)
@@ -264,12 +289,20 @@ def add_shifts(add: Callable[..., None], network: Network, shifts: dict[str, Any
     add("corrupted, %" if kind == "all" else f"error under {kind}, %", 100 * value, 1)
 
 
+def add_agreement(add: Callable[..., None], network: Network, agreement: dict[str, Any]) -> None:
+  if "images" in agreement:
+    off = np.abs(np.divide(agreement["eigenvalues"], agreement["curvlinops"]) - 1)
+    add("images of curvlinops's Hessian", agreement["images"], 0)
+    add("largest difference from curvlinops, parts in a million", 1e6 * off.max(), 1)
+
+
 ADD = {
   "card": add_card,
   "lossless": add_lossless,
   "attacks": add_attacks,
   "curvature": add_curvature,
   "shifts": add_shifts,
+  "agreement": add_agreement,
 }
 
 
@@ -291,9 +324,11 @@ def main() -> None:
   for name in () if options.record else ADD:
     for network in chosen:
       if not (workdir / network / f"{name}.json").is_file():
-        stage(Study(network, Path(given), workdir), name)
+        stage(Study(network, Path(given), workdir, options.peer_python), name)
   if not options.quick:
-    recorded(workdir).write("others_networks", "JAXREG_TEST_DATA=DIR python -m benchmarks others_networks")
+    recorded(workdir).write(
+      "others_networks", "JAXREG_TEST_DATA=DIR python -m benchmarks others_networks --peer-python PYTHON"
+    )
   Report(options.json).close()
 
 
