@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from jaxreg._atomic_files import write_json
 from jaxreg.reports._numbers import Number, resamples
 from jaxreg.reports._page import TITLES, write_page
 from jaxreg.reports._statistics import over_resamples
-from jaxreg.reports._store import TABLE, Table, below, load, plain
+from jaxreg.reports._store import Table, below, load, write_table
 
 LEVEL = 0.05  # the probability that any of the differences is called real by chance
 
@@ -69,22 +68,22 @@ def compare(
     for name in below(every[0][1], "each/")
     if all(f"each/{name}" in arrays for _, arrays in every)
   }
-  weights = functools.cache(lambda size: resamples(head["seed"], size))
+  weights = functools.cache(functools.partial(resamples, head["seed"]))
   drawn = {label: [_drawn(card, sizes, weights) for card in seeds] for label, seeds in loaded.items()}
   names = [
     name for name in drawn[first][0] if all(name in each for seeds in drawn.values() for each in seeds)
   ]
-  found: dict[str, dict[str, Table]] = {label: {} for label in others}
+  differences: dict[str, dict[str, Table]] = {label: {} for label in others}
   for label, name in itertools.product(others, names):
     ours, theirs = ([each[name] for each in drawn[side]] for side in (first, label))
     section, _, number = name.partition("/")
     entry = head["sections"][section]["numbers"][number]
     about = {"title": f"{TITLES[section]}: {entry['title']}", "percent": entry["percent"]}
     examples = sizes.get(name, head["examples"])
-    found[label][name] = {**about, **_difference(ours, theirs, examples), "examples": examples}
+    differences[label][name] = {**about, **_difference(ours, theirs, examples), "examples": examples}
   tested = [
     (each["p"], label, name)
-    for label, table in found.items()
+    for label, table in differences.items()
     for name, each in table.items()
     if np.isfinite(each["p"])
   ]
@@ -92,14 +91,15 @@ def compare(
   for rank, (p, label, name) in enumerate(order):
     if p > LEVEL / (len(order) - rank):
       break
-    found[label][name]["real"] = True
-  rows = [_row(each, label) for label, table in found.items() for each in table.values() if each["real"]]
+    differences[label][name]["real"] = True
+  rows = [
+    _row(each, label) for label, table in differences.items() for each in table.values() if each["real"]
+  ]
   results = {
-    "version": 1,
     "labels": {label: [*map(str, each)] for label, each in listed.items()},
-    "differences": found,
+    "differences": differences,
   }
-  write_json(Path(out) / TABLE, plain(results))
+  write_table(Path(out), results)
   write_page(Path(out), loaded, title, {}, differences=rows, tested=len(order))
   return results
 
@@ -111,16 +111,16 @@ def _drawn(
   table, arrays = card
   labels = arrays["model/labels"]
   statistics = over_resamples(arrays["model/predictions"], labels, table["levels"], weights(len(labels)))
-  found: dict[str, np.ndarray] = {}
-  for section, entry in table["sections"].items():
-    for name in entry.get("numbers", ()):
+  paired: dict[str, np.ndarray] = {}
+  for section in table["asked"]:
+    for name in table["sections"][section].get("numbers", ()):
       if (path := f"{section}/{name}") in sizes:
         # A section that could afford fewer examples has the first of the same order.
         values = arrays[f"each/{path}"][: sizes[path]].astype(float)
-        found[path] = np.append(values.mean(), weights(len(values)) @ values / len(values))
+        paired[path] = np.append(values.mean(), weights(len(values)) @ values / len(values))
       elif name in statistics:
-        found[path] = statistics[name]
-  return found
+        paired[path] = statistics[name]
+  return paired
 
 
 def _difference(first: Sequence[np.ndarray], other: Sequence[np.ndarray], examples: int) -> Table:

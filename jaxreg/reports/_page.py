@@ -13,7 +13,7 @@ import numpy as np
 from jaxreg._atomic_files import write_bytes
 from jaxreg._extras import needs
 from jaxreg.reports._figures import DRAWN
-from jaxreg.reports._store import PAGE, Table, below, number_of
+from jaxreg.reports._store import FIGURES, PAGE, Table, below, number_of
 
 TITLES = {
   "errors": "Errors",
@@ -41,6 +41,8 @@ def write_page(folder: Path, cards: Cards, title: str, drawn: dict[str, Table], 
     import jinja2
   except ModuleNotFoundError as error:
     raise needs("the page of a report", error, "report") from error
+  if (folder / FIGURES).is_symlink():
+    raise ValueError(f"{folder / FIGURES} is a link, and nothing is written through it; put a folder there")
   first, _ = next(iter(cards.values()))[0]
   for name in first["asked"]:
     if name not in drawn and not (section := _section(folder, name, cards))["reason"]:
@@ -54,7 +56,7 @@ def write_page(folder: Path, cards: Cards, title: str, drawn: dict[str, Table], 
 
 
 def _section(folder: Path, name: str, cards: Cards) -> Table:
-  """What the template shows of a section, or the reason why it is not there."""
+  """Returns what the template shows of a section, or the reason why it is not there."""
   entries = [[table["sections"].get(name) for table, _ in seeds] for seeds in cards.values()]
   shown: Table = {"name": name, "title": TITLES[name], "reason": "", "rows": [], "figures": []}
   every = [entry for seeds in entries for entry in seeds]
@@ -73,7 +75,7 @@ def _section(folder: Path, name: str, cards: Cards) -> Table:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=DPI)
     file = "".join(letter if letter.isalnum() else "_" for letter in f"{name} {each}")
-    write_bytes(folder / "figures" / f"{file}.png", stream.getvalue())
+    write_bytes(folder / FIGURES / f"{file}.png", stream.getvalue())
     source = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
     text = f"{TITLES[name]}: {each}"
     shown["figures"].append({"source": source, "text": text, "photo": "mistakes" in each})
@@ -81,7 +83,7 @@ def _section(folder: Path, name: str, cards: Cards) -> Table:
 
 
 def _cell(entries: Sequence[Table | None]) -> tuple[str, str]:
-  """A number and its interval; of several seeds the mean, and the least and the largest."""
+  """Formats a number and its interval; of several seeds the mean, the minimum and the maximum."""
   numbers = [number_of(entry) for entry in entries if entry is not None]
   if not numbers:
     return "", ""

@@ -13,6 +13,7 @@ import numpy as np
 
 import jaxreg
 from jaxreg._checks import check_choice, check_key, check_range
+from jaxreg._errors import ArgumentError
 from jaxreg.reports import _curvature, _predictions, _robustness
 from jaxreg.reports._model import Model, Section, Unavailable, make_model
 from jaxreg.reports._page import write_page
@@ -112,18 +113,17 @@ def report(
     "channel_axis": channel_axis,
     "class_names": tuple(map(str, class_names)),
   }
-  given: Table = {"params": params, "held_out": held_out, "train": train}
-  given["others"] = {name: np.asarray(each) for name, each in (others or {}).items()}
-  model = make_model(predict_fn, data, **given, loss_fn=loss_fn, key=key, **options)
+  arrays: Table = {"params": params, "held_out": held_out, "train": train}
+  arrays["others"] = {name: np.asarray(each) for name, each in (others or {}).items()}
+  model = make_model(predict_fn, data, **arrays, loss_fn=loss_fn, key=key, **options)
   known = OF_NUMBERS if model.shown.labels.dtype.kind == "f" else OF_CLASSES
-  for name in known if sections is None else sections:
-    check_choice(name, "sections", known)
-  seen = jaxreg.__version__, options, model.shown, model.apart, model.inputs, given, key
+  if sections is not None:
+    _check_sections(sections, known)
+  shown = jaxreg.__version__, options, model.shown, model.apart, model.inputs, arrays, key
   head: Table = {
-    "version": 1,
     "title": title,
     "about": f"{len(model.shown.labels)} examples, jaxreg {jaxreg.__version__}, JAX {jax.__version__}",
-    "fingerprint": fingerprint(seen),
+    "fingerprint": fingerprint(shown),
     "labels": fingerprint(model.shown.labels, held_out is None, key),
     "seed": model.seed,
     "examples": len(model.shown.labels),
@@ -132,22 +132,33 @@ def report(
     "asked": [name for name in known if sections is None or name in sections],
   }
   folder, drawn = Path(out), {}
-  store = Store(folder, head)
-  store.arrays |= {f"model/{name}": x for name, x in model.shown._asdict().items()}
-  show = lambda: write_page(folder, {title: [(store.table, store.arrays)]}, title, drawn)
+  store = Store(folder, head, model.shown._asdict())
+  cards = {title: [(store.table, store.arrays)]}
   left = [name for name in head["asked"] if name not in store.table["sections"]]
   for number, name in enumerate(left, 1):
     print(f"report: {name}, section {number} of {len(left)}", file=sys.stderr, flush=True)
     start = time.perf_counter()
     try:
-      found = known[name](model)
-      store.keep(name, found, time.perf_counter() - start)
+      section = known[name](model)
+      store.keep(name, section, time.perf_counter() - start)
     except Unavailable as error:
       store.set(name, {"status": "unavailable", "reason": str(error)})
     except Exception as error:  # one section must not cost the others
       reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
       store.set(name, {"status": "failed", "reason": reason})
-    show()
+    write_page(folder, cards, title, drawn)
   if not left:
-    show()
+    write_page(folder, cards, title, drawn)
   return store.table
+
+
+def _check_sections(sections: Collection[str], known: Collection[str]) -> None:
+  """Checks the names of the sections, of `known` ones for the kind of the labels."""
+  if isinstance(sections, str):
+    raise ArgumentError("sections", f"must be a collection of names, got the text {sections!r}")
+  labels, others = ("classes", OF_NUMBERS) if known is OF_CLASSES else ("floating numbers", OF_CLASSES)
+  for name in sections:
+    if name in others and name not in known:
+      problem = f"must be of {', '.join(known)} for labels that are {labels}, got {name!r}"
+      raise ArgumentError("sections", problem)
+    check_choice(name, "sections", known)

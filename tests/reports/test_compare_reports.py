@@ -131,3 +131,88 @@ def test_other_predictions_or_options_start_anew(folders, tmp_path):
   after = json.loads((tmp_path / "card" / "report.json").read_text())
   assert after["fingerprint"] != before["fingerprint"]
   assert {*after["sections"]} == {"errors"}
+
+
+def changed(folder, name):
+  """Changes a number of a card's table, or drops arrays of a section, as damage would."""
+  if name == "report.json":
+    (folder / name).write_text((folder / name).read_text().replace('"value": 0.', '"value": 1.', 1))
+    return
+  with np.load(folder / "report.npz") as stored:
+    arrays = {key: stored[key] for key in stored.files if not key.startswith(name)}
+  np.savez(folder / "report.npz", **arrays)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+  ("damage", "message"),
+  [
+    ("report.json", "report.json does not match its own checksum"),
+    ("calibration/", "report.npz lacks arrays of calibration, or has others"),
+    ("each/errors/", "report.npz lacks arrays of errors, or has others"),
+    ("model/", "report.npz lacks arrays of model, or has others"),
+  ],
+)
+def test_damage_is_one_line_and_the_sections_are_made_again(folders, tmp_path, capsys, damage, message):
+  whole = json.loads((folders["1.0 1"] / "report.json").read_text())["sections"]
+  shutil.copytree(folders["1.0 1"], tmp_path / "card")
+  changed(tmp_path / "card", damage)
+  with pytest.raises(ValueError, match=message):
+    reports.compare({"a": tmp_path / "card", "b": folders["2.0 1"]}, out=tmp_path / "out")
+  make(tmp_path / "card", 1.0)
+  lines = capsys.readouterr().err.splitlines()
+  assert message in lines[0]
+  assert sum("section 1" in line for line in lines) == (damage != "model/")
+  again = json.loads((tmp_path / "card" / "report.json").read_text())["sections"]
+  assert {name: each["numbers"] for name, each in again.items()} == {
+    name: each["numbers"] for name, each in whole.items()
+  }
+  reports.compare({"a": tmp_path / "card", "b": folders["2.0 1"]}, out=tmp_path / "out")
+
+
+@pytest.mark.thorough
+def test_no_archive_of_another_kind_ends_in_a_traceback(folders, tmp_path, capsys):
+  content = (folders["1.0 1"] / "report.npz").read_bytes()
+  half = len(content) // 2
+  for place, damaged in enumerate(
+    (b"", b"no archive", content[:half], content[:half] + b"x" * 9 + content[half:])
+  ):
+    folder = tmp_path / str(place)
+    shutil.copytree(folders["1.0 1"], folder)
+    (folder / "report.npz").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"no card can be read in|lacks arrays of"):
+      reports.compare({"a": folder, "b": folders["2.0 1"]}, out=tmp_path / "out")
+    make(folder, 1.0)
+    assert "report.npz" in capsys.readouterr().err
+    reports.compare({"a": folder, "b": folders["2.0 1"]}, out=tmp_path / "out")
+
+
+@pytest.mark.thorough
+def test_a_card_of_fewer_sections_follows_one_of_more(folders, tmp_path):
+  shutil.copytree(folders["1.0 1"], tmp_path / "card")
+  make(tmp_path / "card", 1.0, sections=("errors",))
+  make(tmp_path / "other", 2.0, sections=("errors",))
+  results = reports.compare({"a": tmp_path / "card", "b": tmp_path / "other"}, out=tmp_path / "out")
+  assert [*results["differences"]["b"]] == ["errors/error"]
+  make(tmp_path / "card", 1.0, sections=("errors", "calibration"))
+  assert "<h2>Calibration</h2>" in (tmp_path / "card" / "report.html").read_text()
+
+
+def test_sections_of_another_kind_of_labels_are_refused(tmp_path):
+  with pytest.raises(ValueError, match=r"^sections must be of errors, .* are classes, got 'residuals'$"):
+    make(tmp_path, 1.0, sections=("residuals",))
+  with pytest.raises(ValueError, match=r"^sections must be of residuals, .* floating numbers, got 'errors'$"):
+    jaxreg.report(NOISE[:, 0], {"labels": NOISE[:, 1]}, out=tmp_path, sections=("errors",))
+  with pytest.raises(ValueError, match=r"^sections must be a collection of names, got the text 'errors'$"):
+    make(tmp_path, 1.0, sections="errors")
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+  (tmp_path / "mine").mkdir()
+  (tmp_path / "card").mkdir()
+  (tmp_path / "card" / "figures").symlink_to(tmp_path / "mine")
+  for name in ("html", "json", "npz"):
+    (tmp_path / "card" / f"report.{name}.partial").symlink_to(tmp_path / "mine" / name)
+  with pytest.raises(ValueError, match="figures is a link, and nothing is written through it"):
+    make(tmp_path / "card", 1.0, sections=("errors",))
+  assert not [*(tmp_path / "mine").iterdir()]

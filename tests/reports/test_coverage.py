@@ -1,12 +1,15 @@
 """How often the 95 % intervals of a card hold the truth: simulations of fixed seeds."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
+from jaxreg import flatness
 from jaxreg._intervals import interval, wilson
 from jaxreg.reports._compare import _difference
-from jaxreg.reports._curvature import half_of
+from jaxreg.reports._curvature import trace_of
 from jaxreg.reports._numbers import mean, passing, ranked, resamples, share
 from jaxreg.reports._statistics import bootstrapped, over_resamples
 
@@ -120,14 +123,17 @@ def test_statistics_of_numbers(scale):
   assert {name: number / runs for name, number in hits.items() if number / runs < least} == {}
 
 
-def test_the_trace_of_few_probes():
-  """Hutchinson's estimate of a matrix of ones, which no probe has exactly."""
-  rng, hits = np.random.default_rng(0), []
-  for _ in range(RUNS):
-    probes = rng.choice([-1.0, 1.0], (8, 30)) @ np.linalg.cholesky(np.eye(30) + 0.1)
-    samples = np.square(probes).sum(axis=1)
-    half = half_of(8, samples.std(ddof=1) / np.sqrt(8))
-    hits.append(abs(samples.mean() - 33) <= half)
+@pytest.mark.thorough
+@pytest.mark.parametrize("eigenvalues", [np.r_[4, np.ones(29)], 1 / np.arange(1, 31)], ids=["one", "falling"])
+def test_the_trace_of_few_probes(eigenvalues):
+  """Hutchinson's samples are far from normal if few eigenvalues are much larger than the others."""
+  basis, _ = np.linalg.qr(np.c_[np.ones(30), np.random.default_rng(0).normal(size=(30, 29))])
+  matrix = jnp.float32(basis * eigenvalues @ basis.T)
+  curvature = flatness.Curvature(lambda x, batch, *, key: 0.5 * x @ batch @ x, jnp.zeros(30), matrix)
+  pairs = curvature.top_eigenpairs(key=jax.random.key(0), num_pairs=3)
+  traces = [trace_of(curvature, pairs, key, 8) for key in jax.random.split(jax.random.key(1), RUNS)]
+  rounding = 1e-5 * eigenvalues.sum()
+  hits = [each.low - rounding <= eigenvalues.sum() <= each.high + rounding for each in traces]
   assert np.mean(hits) >= LEAST
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import runs
@@ -9,26 +10,24 @@ import runs
 from jaxreg import train
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
+from jaxreg.train.jobs.check_data import check_data
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.workdir import FOLDERS
 
 SHORT = {"epochs": 1, "method.name": "softmax"}
 COMPARE = {"compare.rows": ("softmax",), "compare.grid": ("softmax: seed=1,2",), "compare.seeds": 1}
-# The job, its fields, and whether it reads the run of `train`.
+REPORT = {"report.sections": ("errors", "conformal"), "report.against": ()}
+# The job, its fields, and whether it reads a run; a report also reads a second one.
 JOBS = {
   "train": (train.train, SHORT, False),
   "evaluate": (train.evaluate, {**SHORT, "job": "evaluate"}, True),
   "compare": (train.compare, {"epochs": 1, "job": "compare", **COMPARE}, False),
+  "report": (train.report, {**SHORT, "job": "report", **REPORT}, True),
+  "check_data": (check_data, {**SHORT, "job": "check_data"}, True),
 }
 MARKS = {"compare": "thorough"}
-FIXED = {
-  ".json",
-  ".jsonl",
-  ".md",
-  ".npz",
-  ".png",
-  ".txt",
-}  # the endings of files whose names are known before
+# The endings of files whose names are known before.
+FIXED = {".html", ".json", ".jsonl", ".md", ".npz", ".png", ".txt"}
 
 
 def written(folder):
@@ -50,18 +49,25 @@ def lay(folder, files, make):
 @pytest.fixture(scope="module")
 def run_job(tmp_path_factory, light_module):
   """Runs a job in a work directory, for which it copies what the job needs."""
-  ready = {}
+  top = tmp_path_factory.mktemp("trained")
+
+  def trained(name, **fields):
+    if not (top / name).exists():
+      train.train(runs.make_config({**SHORT, **fields}), top / name)
+    return top / name
 
   def run(name, workdir, lay=lambda workdir: None):
     job, fields, reads = JOBS[name]
     if reads:
-      if name not in ready:
-        ready[name] = tmp_path_factory.mktemp("trained") / "run"
-        trained = {field: value for field, value in fields.items() if field != "job"}
-        train.train(runs.make_config(trained), ready[name])
-      shutil.copytree(ready[name], workdir)
+      shutil.copytree(trained("run"), workdir)
+    if "report.against" in fields:
+      fields = {**fields, "report.against": (str(trained("other", seed=1)),)}
     laid = lay(workdir)
-    return job(runs.make_config(fields), workdir), laid
+    before = {folder: runs.snapshot(folder) for folder in top.iterdir()}
+    results = job(runs.make_config(fields), workdir)
+    assert {folder: runs.snapshot(folder) for folder in before} == before
+    pages = [str(Path(page).relative_to(workdir)) for page in results.get("pages", ())]
+    return {**results, "pages": pages}, laid
 
   return run
 
@@ -73,17 +79,17 @@ def run_job(tmp_path_factory, light_module):
 )
 def test_every_file_of_every_job(name, run_job, tmp_path):
   """A link to nowhere would make a file there; a link to a file is the same to whoever opens it."""
-  results, _ = run_job(name, tmp_path / "plain")
-  expected = written(tmp_path / "plain")
+  results, _ = run_job(name, tmp_path / "plain" / "run")
+  expected = written(tmp_path / "plain" / "run")
   assert len(expected) > 5
   (tmp_path / "mine").mkdir()
   link = lambda place: place.symlink_to(tmp_path / "mine" / f"{abs(hash(place))}")
   # A file of results that is no file would be those of another program.
   piped = {path for path in expected if path.name != "results.json"}
   for kind, files, make in (("links", expected, link), ("pipes", piped, os.mkfifo)):
-    workdir = tmp_path / kind
+    workdir = tmp_path / kind / "run"
     again, laid = run_job(name, workdir, lambda workdir, files=files, make=make: lay(workdir, files, make))
-    assert len(laid) >= 2 or name == "evaluate"
+    assert len(laid) >= 2 or name in ("evaluate", "check_data")
     assert again == results
     assert written(workdir) == expected
     assert not [path for path in laid if path.is_symlink() or not path.is_file()]

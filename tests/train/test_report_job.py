@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from jaxreg.train.jobs.report import _check as check
 from jaxreg.train.summary import summary
 
 FEW = ("errors", "calibration")
-MODELS = {"run": ["run"], "smooth": ["smooth-0", "smooth-1"]}
 FIELDS = {"method.name": "softmax", "epochs": 2}
 
 
@@ -56,12 +56,15 @@ def test_the_noise_and_the_loss_are_those_of_the_training(trained):
 
 
 @pytest.mark.thorough
-def test_another_run_beside_it(trained):
+def test_another_run_is_compared_and_left_alone(trained):
+  before = runs.snapshot(trained / "other")
   _, results = report(trained, report__against=(str(trained / "other"),))
   comparison, card = results["pages"]
+  (other,) = (trained / "run" / "report" / "others").glob("other-*")
+  assert (other / "report.html").is_file()
   assert comparison == str(trained / "run" / "report" / "against-other" / "report.html")
   assert card == str(trained / "run" / "report" / "report.html")
-  assert (trained / "other" / "report" / "report.html").is_file()
+  assert runs.snapshot(trained / "other") == before
   with pytest.raises(train.RunError, match=r"report\.against: must be another run"):
     report(trained, report__against=(str(trained / "run"),))
 
@@ -78,13 +81,18 @@ def test_runs_that_differ_in_the_seed_are_one_model_with_a_band(trained):
   folder = trained / "run" / "report" / "against-smooth"
   assert done.stdout.splitlines()[1] == str(folder / "report.html")
   found = json.loads((folder / "report.json").read_text())
-  cards = {label: [str(trained / name / "report") for name in names] for label, names in MODELS.items()}
-  assert found["labels"] == cards
-  nll = lambda name: json.loads((trained / name / "report" / "report.json").read_text())["sections"][
-    "calibration"
-  ]["numbers"]["nll"]["value"]
+  top = trained / "run" / "report"
+  cards = {label: found["labels"][label] for label in ("run", "smooth")}
+  assert cards == found["labels"]
+  assert cards["run"] == [str(top)]
+  assert [Path(card).parent for card in cards["smooth"]] == [top / "others"] * 2
+
+  def nll(card):
+    sections = json.loads((Path(card) / "report.json").read_text())["sections"]
+    return sections["calibration"]["numbers"]["nll"]["value"]
+
   got = found["differences"]["smooth"]["calibration/nll"]
-  assert got["value"] == pytest.approx((nll("smooth-0") + nll("smooth-1")) / 2 - nll("run"), rel=1e-5)
+  assert got["value"] == pytest.approx(sum(map(nll, cards["smooth"])) / 2 - nll(top), rel=1e-5)
   page = (folder / "report.html").read_text()
   assert "What differs beyond chance" in page
   assert "smooth, mean of 2 seeds" in page
@@ -126,6 +134,24 @@ def test_flags_of_the_command(trained, flags, against):
   assert (call.config.job, call.config.report.against, call.config.report.minutes) == ("report", against, 2.0)
   with pytest.raises(train.RunError, match="--against: needs the folder of a run"):
     cli.parse(["report", "--against", "--minutes=2"], runs.ROOT / "configs")
+
+
+@pytest.mark.thorough
+def test_a_card_of_fewer_sections_follows_one_of_more(trained):
+  report(trained, report__sections=(*FEW, "selective"))
+  _, results = report(trained, report__sections=("errors",), report__against=(str(trained / "other"),))
+  assert results["sections"] == 1
+  comparison = json.loads((Path(results["pages"][0]).parent / "report.json").read_text())
+  assert [*comparison["differences"]["other"]] == ["errors/error"]
+  assert "Calibration" not in (trained / "run" / "report" / "report.html").read_text()
+
+
+@pytest.mark.thorough
+def test_a_section_of_numbers_is_refused_for_classes(trained):
+  with pytest.raises(
+    train.RunError, match=r"^report\.sections: must be of errors, .* that are classes, got 'residuals'$"
+  ):
+    report(trained, report__sections=("residuals",))
 
 
 def test_several_labels_are_refused():

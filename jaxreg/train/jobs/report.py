@@ -1,6 +1,8 @@
 """`job = report`: a report card of a run, and its comparison with other runs."""
 
+import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +11,11 @@ import jax
 import numpy as np
 
 from jaxreg import reports
+from jaxreg._errors import ArgumentError
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import Split
-from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.errors import RunError, field_error, one_line
 from jaxreg.train.finished.inputs import is_integer
 from jaxreg.train.finished.loss import make_loss_fn, whole_batch
 from jaxreg.train.finished.restore import RestoredRun, restore_config, restore_states
@@ -30,23 +33,26 @@ SEEDS = ("seed", "replicas")  # runs that differ in these fields are one model
 def report(config: Config, workdir: Path) -> Table:
   """Makes a card of each replica below `workdir/report`, and compares it with the runs of `report.against`.
 
+  The cards of the other runs lie there, too: nothing is written into another run's folder.
+
   Raises:
     RunError: for labels that are not one class or number for each example, or data that are read by batch.
   """
   if jax.process_count() > 1:
     raise RunError(f"job: report runs in one process, here are {jax.process_count()}")
+  workdirs.check_folder(workdir)
   runs = {workdir: config}
   for other in (local_path(each, "report.against") for each in config.report.against):
     if other.resolve() in [folder.resolve() for folder in runs]:
       raise RunError(f"report.against: must be another run than {other}")
     runs[other] = restore_config(config, other)
   models = _models([*runs]) if len(runs) > 1 else {}
-  made = {folder: _cards(each, folder) for folder, each in runs.items()}
+  made = {folder: _cards(each, folder, _place(folder, workdir)) for folder, each in runs.items()}
   cards = {folder: folders for folder, (_, folders) in made.items()}
   pages = [card / "report.html" for card in cards[workdir]]
   if models:
     _, *others = models
-    out = workdir / FOLDER / f"against-{'-'.join(others).replace('/', '_')}"[:100]
+    out = workdir / FOLDER / _file_name(f"against-{'-'.join(others)}")
     by_model = {
       label: [card for folder in folders for card in cards[folder]] for label, folders in models.items()
     }
@@ -55,7 +61,8 @@ def report(config: Config, workdir: Path) -> Table:
     except ValueError as error:
       raise RunError(f"report.against: {one_line(error)}") from error
     pages.insert(0, out / "report.html")
-  sections = json.loads((cards[workdir][0] / "report.json").read_text())["sections"]
+  card = json.loads((cards[workdir][0] / "report.json").read_text())
+  sections = {name: card["sections"][name] for name in card["asked"]}
   missing = {name: each["reason"] for name, each in sections.items() if each["status"] != "done"}
   number = len(sections) - len(missing)
   return {"step": made[workdir][0], "pages": [*map(str, pages)], "sections": number, "missing": missing}
@@ -82,34 +89,49 @@ def _models(folders: list[Path]) -> dict[str, list[Path]]:
   return dict(zip(labels, groups, strict=True))
 
 
-def _cards(config: Config, workdir: Path) -> tuple[int, list[Path]]:
-  """Makes the cards of a run, one for each replica; returns the step of the checkpoint and their folders."""
-  workdirs.check_folder(workdir)
+def _place(run: Path, workdir: Path) -> Path:
+  """Returns the folder below `workdir` for the cards of a run, which is the same at each call."""
+  if run == workdir:
+    return workdir / FOLDER
+  digits = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:8]  # runs may have one name
+  return workdir / FOLDER / "others" / f"{_file_name(run.name)}-{digits}"
+
+
+def _file_name(text: str) -> str:
+  """Returns the beginning of a text that a file system takes as a name."""
+  return os.fsencode(text.replace("/", "_"))[:100].decode(errors="ignore")
+
+
+def _cards(config: Config, workdir: Path, place: Path) -> tuple[int, list[Path]]:
+  """Makes a card of each replica in `place`; returns the step of the checkpoint and the folders."""
   run = restore_states(config, workdir)
   split, val, train = run.dataset.splits()[config.evaluate.split], run.dataset.val, run.dataset.train
   for each in (split, val, train):
     _check(each)
   folders: list[Path] = []
   for number, state in enumerate(run.each()):
-    folder = workdir / FOLDER / (f"seed-{config.seed + number}" if run.number > 1 else "")
+    folder = place / (f"seed-{config.seed + number}" if run.number > 1 else "")
     held_out = None if np.array_equal(val.labels, split.labels) else _data(run, val)
     target, seeds = run.program.target, f", seed {config.seed + number}" if run.number > 1 else ""
-    reports.report(
-      _predict_fn(run, state),
-      _data(run, split),
-      params=state.params,
-      loss_fn=make_loss_fn(run.program, state.model_state),
-      held_out=held_out,
-      train=whole_batch(train, target.standard),
-      out=folder,
-      sections=config.report.sections or None,
-      minutes=config.report.minutes / run.number,
-      title=f"{workdir.name}: {run.program.name}, step {run.step}{seeds}",
-      class_names=run.dataset.describe().class_names,
-      alpha=config.evaluate.alpha,
-      levels=target.levels if isinstance(target, Numbers) else (),
-      value_range=(0.0, 1.0) if is_integer(str(split.inputs.dtype)) else None,
-    )
+    try:
+      reports.report(
+        _predict_fn(run, state),
+        _data(run, split),
+        params=state.params,
+        loss_fn=make_loss_fn(run.program, state.model_state),
+        held_out=held_out,
+        train=whole_batch(train, target.standard),
+        out=folder,
+        sections=config.report.sections or None,
+        minutes=config.report.minutes / run.number,
+        title=f"{workdir.name}: {run.program.name}, step {run.step}{seeds}",
+        class_names=run.dataset.describe().class_names,
+        alpha=config.evaluate.alpha,
+        levels=target.levels if isinstance(target, Numbers) else (),
+        value_range=(0.0, 1.0) if is_integer(str(split.inputs.dtype)) else None,
+      )
+    except ArgumentError as error:
+      raise field_error("evaluate" if error.argument == "alpha" else "report", error) from error
     folders.append(folder)
   return run.step, folders
 
@@ -120,6 +142,8 @@ def _check(split: Split) -> None:
       "job: report needs data in memory with one class or number for each example, "
       f"got {type(split.inputs).__name__} and labels {split.labels.shape}"
     )
+  if len(split.labels) < 4:
+    raise RunError(f"job: report needs at least four examples in each split, got {len(split.labels)}")
 
 
 def _data(run: RestoredRun, split: Split) -> dict[str, np.ndarray]:
