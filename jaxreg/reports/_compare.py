@@ -68,7 +68,11 @@ def compare(
     for name in below(every[0][1], "each/")
     if all(f"each/{name}" in arrays for _, arrays in every)
   }
-  weights = functools.cache(functools.partial(resamples, head["seed"]))
+
+  @functools.cache
+  def weights(size: int) -> np.ndarray:
+    return resamples(head["seed"], size)
+
   drawn = {label: [_drawn(card, sizes, weights) for card in seeds] for label, seeds in loaded.items()}
   names = [
     name for name in drawn[first][0] if all(name in each for seeds in drawn.values() for each in seeds)

@@ -56,7 +56,7 @@ def flat(model: Model) -> Section:
     "rise": around("rise of the profile at ±1", rises.mean(), half),
     "sam": Number(f"SAM's sharpness, rho {RHO}", float(sharpness)),
     "adaptive": Number(f"adaptive sharpness, rho {ADAPTIVE_RHO}", float(adaptive)),
-    "trace": trace_of(curvature, pairs, keys[1], 4 * probes),
+    "trace": trace_of(curvature, pairs.vectors, keys[1], 4 * probes),
   }
   for place, (value, residual) in enumerate(zip(pairs.values, pairs.residuals, strict=True), 1):
     # Some eigenvalue lies within the residual of a Ritz value.
@@ -74,8 +74,8 @@ def flat(model: Model) -> Section:
   return Section(numbers, arrays, sentence, cost, function)
 
 
-def trace_of(curvature: flatness.Curvature, pairs: flatness.EigenPairs, key: Key, num_samples: int) -> Number:
-  """Estimates the trace as the part of the leading eigenvectors, and of probes orthogonal to them.
+def trace_of(curvature: flatness.Curvature, vectors: Any, key: Key, num_samples: int) -> Number:
+  """Estimates the trace as the part of the leading eigenvectors `[num, size]`, and of orthogonal probes.
 
   A probe's part in a leading eigenvector is squared: without these parts, the samples are nearly normal, as
   the interval needs.
@@ -84,7 +84,7 @@ def trace_of(curvature: flatness.Curvature, pairs: flatness.EigenPairs, key: Key
   if curvature.is_split:
     trace = curvature.trace(key=key, num_samples=num_samples)
     return around(title, trace.mean, half_of(num_samples, trace.standard_error))
-  basis, _ = jnp.linalg.qr(pairs.vectors.T)
+  basis, _ = jnp.linalg.qr(vectors.T)
   leading = sum(float(vector @ curvature(vector)) for vector in basis.T)
   samples = []
   for each in jax.random.split(key, num_samples):

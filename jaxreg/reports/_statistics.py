@@ -113,7 +113,7 @@ def _classification(
   for name in GAPS:
     gaps, drawn = statistics[name][0], statistics[name][1:]
     ends = calibration_interval(gaps, drawn, calibrated[name])
-    numbers[name] = Number(metric(name).title, float(np.abs(gaps).sum()), *ends, metric(name).percent)
+    numbers[name] = Number(metric(name).title, float(np.abs(gaps).sum()), *ends, percent=metric(name).percent)
   surest_first = np.argsort(
     np.asarray(jax.jit(error_log_odds)(jnp.asarray(log_probs, jnp.float32))), kind="stable"
   )

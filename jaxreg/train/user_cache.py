@@ -25,7 +25,10 @@ def keep_compiled_programs(kind: str = "compiled") -> None:
   read and write, by versions and by device, in the folder `kind` of the user's cache. Without such a folder
   nothing is kept. Call this after `processes.start`, because it asks for the devices.
   """
-  if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+  if own := jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+    if odd := _no_file(Path(own)):
+      jax.config.update("jax_compilation_cache_dir", None)
+      warnings.warn(f"{odd} is not a file: no compiled programs are kept in this folder", stacklevel=2)
     return
   try:
     folder = user_cache() / kind / _machine()
@@ -35,13 +38,25 @@ def keep_compiled_programs(kind: str = "compiled") -> None:
       info = place.stat()
       if info.st_uid != os.geteuid() or info.st_mode & 0o022:
         return
+    odd = _no_file(folder)
   except (OSError, RuntimeError):  # the home cannot be written, or is not known
+    return
+  if odd:
+    warnings.warn(f"{odd} is not a file: no compiled programs are kept in this folder", stacklevel=2)
     return
   jax.config.update("jax_compilation_cache_dir", str(folder))
   # Programs with calls of oneDNN cannot be kept.
   warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry .*bad_alloc")
   # By default JAX keeps what took it a second to compile: few programs of a small network do.
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def _no_file(folder: Path) -> Path | None:
+  """Returns an entry of a folder that is no file, such as a pipe, for which JAX would wait for ever."""
+  if not folder.is_dir():  # JAX makes it, or it is in a bucket
+    return None
+  with os.scandir(folder) as entries:
+    return next((Path(entry.path) for entry in entries if not (entry.is_file() or entry.is_dir())), None)
 
 
 def _machine() -> str:

@@ -1,7 +1,12 @@
 """Trackers get what `metrics.jsonl` gets, and one that fails costs a line."""
 
+import contextlib
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -10,6 +15,7 @@ import runs
 from tensorboardX.proto import event_pb2
 
 from jaxreg import train
+from jaxreg.train.run import trackers
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 
@@ -101,6 +107,59 @@ def test_one_that_fails_at_its_end_does_not_hide_the_error_of_the_run(tmp_path):
   assert said[1].startswith("warning: log.trackers: broken failed (RuntimeError: cannot close)")
 
 
+@pytest.mark.parametrize("place", ["start", "record", "end"])
+def test_one_that_hangs_is_dropped_after_a_time(tmp_path, monkeypatch, place):
+  monkeypatch.setattr(trackers, "LIMIT", 0.2)
+  said, records, never = [], [], threading.Event()
+
+  @contextlib.contextmanager
+  def hanging(_):
+    if place == "start":
+      never.wait()
+    yield lambda *_: never.wait() if place == "record" else None
+    if place == "end":
+      never.wait()
+
+  opens = {
+    "hanging": hanging,
+    "other": lambda _: contextlib.nullcontext(lambda step, *_: records.append(step)),
+  }
+  start = time.monotonic()
+  with Trackers(opens, Place(tmp_path, {}, 0, said.append)) as track:
+    track(1, {"train/loss": 1.0})
+    track(2, {"train/loss": 0.5})
+  assert time.monotonic() - start < 2
+  assert records == [1, 2]
+  why = "TimeoutError: no answer in 0.2 seconds"
+  assert said == [f"warning: log.trackers: hanging failed ({why}); the run goes on without it"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_whose_tracker_hangs(tmp_path, number):
+  (tmp_path / "hanging.py").write_text(
+    "import pathlib, time\n"
+    "def track(step, metrics, figures):\n"
+    "  pathlib.Path(__file__).with_suffix('.txt').touch()\n"
+    "  time.sleep(1000)\n"
+  )
+  code = "import jaxreg.train.run.trackers as t; t.LIMIT = 2.0; from jaxreg.command import main; main()"
+  command = [sys.executable, "-c", code, "train", "--config.log.trackers=hanging:track"]
+  command += ["--config.model.name=MLP", "--config.method.name=softmax", "--config.log_every=1"]
+  command += ["--config.epochs=1000", f"--workdir={tmp_path / 'run'}"]
+  environment = {**os.environ, "PYTHONPATH": f"{runs.ROOT}{os.pathsep}{tmp_path}"}
+  process = subprocess.Popen(command, cwd=runs.ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+  for _ in range(600):
+    if (tmp_path / "hanging.txt").exists() or process.poll() is not None:
+      break
+    time.sleep(0.1)
+  process.send_signal(number)
+  _, said = process.communicate(timeout=60)
+  assert process.returncode == 128 + number, said
+  assert "hanging:track failed (TimeoutError: no answer in 2 seconds)" in said
+  assert "and saved; the same command continues from there" in said
+
+
 def test_events_that_are_removed_under_the_run_are_told_and_go_on(tmp_path):
   said = []
   with Trackers(find_trackers(("tensorboard",)), Place(tmp_path, {}, 0, said.append)) as track:
@@ -139,16 +198,20 @@ def test_tensorboard_has_the_numbers_and_the_figures(tmp_path):
 
 
 @pytest.mark.slow
-def test_mlflow_continues_a_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", [True, False])
+def test_mlflow_continues_a_run(tmp_path, monkeypatch, named):
   mlflow = pytest.importorskip("mlflow")
   pytest.importorskip("sqlalchemy")
-  monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
+  store = tmp_path / ("store.db" if named else "mlflow.db")
+  monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+  if named:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
   monkeypatch.chdir(tmp_path)
   for start in (0, 2):
     place = Place(tmp_path / "run", {"seed": 0}, start, pytest.fail)
     with Trackers(find_trackers(("mlflow",)), place) as track:
       track(start + 1, {"train/loss": 1.0 / (start + 1)})
-  client = mlflow.MlflowClient()
+  client = mlflow.MlflowClient(f"sqlite:///{store}")
   (run,) = client.search_runs([client.get_experiment_by_name("jaxreg").experiment_id])
   history = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "train/loss")]
   assert (run.info.status, run.data.params, history) == ("FINISHED", {"seed": "0"}, [(1, 1.0), (3, 1 / 3)])

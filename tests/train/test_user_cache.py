@@ -1,6 +1,8 @@
 """Compiled programs are native code: they are loaded only from a folder that nobody else can write to."""
 
+import os
 import stat
+from pathlib import Path
 
 import jax
 import pytest
@@ -54,3 +56,16 @@ def test_a_relative_cache_home_is_ignored(monkeypatch, tmp_path):
   monkeypatch.setenv("XDG_CACHE_HOME", "here")
   monkeypatch.setenv("HOME", str(tmp_path))
   assert user_cache() == tmp_path / ".cache" / "jaxreg"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_pipe_among_the_compiled_programs_is_not_waited_for(no_cache, monkeypatch, tmp_path, named):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  keep_compiled_programs()
+  folder = Path(jax.config.jax_compilation_cache_dir)
+  os.mkfifo(folder / "jit_f-0123-cache")
+  if not named:
+    jax.config.update("jax_compilation_cache_dir", None)
+  with pytest.warns(UserWarning, match="jit_f-0123-cache is not a file: no compiled programs are kept"):
+    keep_compiled_programs()
+  assert jax.config.jax_compilation_cache_dir is None

@@ -4,16 +4,20 @@ A tracker is one function `(step, metrics, figures)`: the step, numbers by name,
 is called with each record, and at the end with the figures. A user's own is named as `module:NAME`.
 
 tensorboardX's own `SummaryWriter` writes from a second thread. On a full disk that thread dies with a
-traceback, and the next events wait for it for ever. So events are written at once, in the calling thread.
+traceback, and the next events wait for it for ever. So events are written at once, by `RecordWriter`.
 """
 
 import contextlib
+import functools
 import importlib.util
 import os
+import queue
 import socket
-import sys
+import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -25,6 +29,8 @@ from jaxreg.train.user_modules import imported, is_yours
 
 FIELD = "log.trackers"
 FLUSH_SECONDS = 30
+LIMIT = 60.0  # seconds that a tracker may take for a record, for its start or for its end
+DATABASE = "sqlite:///mlflow.db"  # MLflow's own default, too, except for versions that keep files
 MOST_CHARACTERS = 500  # of a parameter in MLflow
 Tracker = Callable[[int, Mapping[str, float], Mapping[str, Path]], object]
 
@@ -89,11 +95,16 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
 
 @contextlib.contextmanager
 def mlflow(place: Place) -> Iterator[Tracker]:
-  """Opens a run of MLflow's experiment `jaxreg` at `MLFLOW_TRACKING_URI`; a resumed run continues it."""
+  """Opens a run of MLflow's experiment `jaxreg`; a resumed run continues it.
+
+  It is at `MLFLOW_TRACKING_URI`, or at the URI that a program has set. By default, it is in the database
+  `mlflow.db` of the current folder.
+  """
   import mlflow  # pyright: ignore[reportMissingImports]
   from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
 
-  client, here = mlflow.MlflowClient(), str(place.workdir.resolve())
+  client = mlflow.MlflowClient(None if mlflow.is_tracking_uri_set() else DATABASE)
+  here = str(place.workdir.resolve())
   name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "jaxreg")
   experiment = client.get_experiment_by_name(name)
   number = experiment.experiment_id if experiment else client.create_experiment(name)
@@ -176,17 +187,51 @@ def _find(name: str) -> Open:
   return lambda place: contextlib.nullcontext(own)
 
 
+class _Thread:
+  """Runs calls in a thread of its own, and waits `LIMIT` seconds for each, because other programs may hang.
+
+  The process does not wait for the thread when it ends.
+  """
+
+  def __init__(self) -> None:
+    self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[object, ...]]]
+    self._calls, self.hangs = queue.SimpleQueue(), False
+    threading.Thread(target=self._run, name="tracker", daemon=True).start()
+
+  def _run(self) -> None:
+    while True:
+      future, call, arguments = self._calls.get()
+      try:
+        future.set_result(call(*arguments))
+      except BaseException as error:
+        future.set_exception(error)
+
+  def __call__(self, call: Callable[..., Any], *arguments: object) -> Any:
+    """Returns the result of `call(*arguments)`, or raises its error, or a TimeoutError."""
+    future: Future[Any] = Future()
+    self._calls.put((future, call, arguments))
+    try:
+      return future.result(LIMIT)
+    except TimeoutError as error:
+      if future.done():  # its own
+        raise
+      self.hangs = True
+      raise TimeoutError(f"no answer in {LIMIT:g} seconds") from error
+
+
 class Trackers:
   """A context manager that passes each record to all trackers; one that fails is reported and dropped."""
 
   def __init__(self, opens: Mapping[str, Open], place: Place):
     self._opens, self._place = (opens if is_first() else {}), place
-    self._held, self._trackers = contextlib.ExitStack(), dict[str, Tracker]()
+    self._held, self._trackers = contextlib.ExitStack(), dict[str, tuple[_Thread, Tracker]]()
 
   def __enter__(self) -> Self:
     for name, opened in self._opens.items():
       with self._told(name):
-        self._trackers[name] = self._held.enter_context(self._closing(name, opened))
+        thread, inside = _Thread(), opened(self._place)
+        self._trackers[name] = thread, thread(inside.__enter__)
+        self._held.push(functools.partial(self._close, name, thread, inside))
     return self
 
   def __exit__(self, *exception: Any) -> None:
@@ -195,25 +240,28 @@ class Trackers:
   def __call__(
     self, step: int, metrics: Mapping[str, float], figures: Mapping[str, Path] | None = None
   ) -> None:
-    """Hands on a record, or figures at the end."""
-    for name, tracker in [*self._trackers.items()]:
+    """Passes a record, or the figures at the end, to each tracker."""
+    for name, (thread, tracker) in [*self._trackers.items()]:
       with self._told(name):
-        tracker(step, metrics, figures or {})
+        thread(tracker, step, metrics, figures or {})
+
+  def _close(
+    self,
+    name: str,
+    thread: _Thread,
+    inside: contextlib.AbstractContextManager[Tracker],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: types.TracebackType | None,
+  ) -> None:
+    """Passes a tracker the error that ends the run, if any; closing may fail, too."""
+    if not thread.hangs:
+      with self._told(name, error):
+        thread(inside.__exit__, kind, error, trace)
 
   @contextlib.contextmanager
-  def _closing(self, name: str, opened: Open) -> Iterator[Tracker]:
-    """Opens a tracker, and passes it the error that ends the run; closing it may fail, too."""
-    inside = opened(self._place)
-    tracker = inside.__enter__()
-    try:
-      yield tracker
-    finally:
-      with self._told(name):
-        inside.__exit__(*sys.exc_info())
-
-  @contextlib.contextmanager
-  def _told(self, name: str) -> Iterator[None]:
-    ours = sys.exc_info()[1]
+  def _told(self, name: str, ours: BaseException | None = None) -> Iterator[None]:
+    """Reports the error of a tracker, and drops the tracker; `ours` is the run's own error."""
     try:
       yield
     except Exception as error:  # a tracker is another program: it may fail in any way
