@@ -1,49 +1,32 @@
-"""What the training step sends between devices, and the weak scaling that a ring model predicts of it.
+"""The weak scaling that a ring model predicts of the collectives of three training steps.
 
 python benchmarks/scaling.py [--devices 1 2 8 64] [--cases MLP LeNet ResNet] [--layouts data head fsdp]
 python benchmarks/scaling.py --topology v5e:2x4 [--cases ...]     # compiled by libtpu for TPUs, without one
 
-Nothing is run: the trainer's own step is compiled for so many (fake) devices with a constant batch on each,
-and the collectives, the floating-point operations and the memory of one device are read out of the result.
+Nothing is run: as `jaxreg compile` does, this compiles the trainer's own step, with a constant batch on each
+of several simulated devices.
 
 The model: a step computes at `--utilization` of the peak, and a ring all-reduce of B bytes over n devices
 sends 2 (n - 1) / n B from each. The efficiency is the time on one device over that on n, as a range: from
 nothing sent while it computes, to as much as can be. Left out: latencies (so small networks look better than
 they are), data loading, what is sent otherwise than in a ring, and that float32's peak is below bfloat16's.
-
-Peaks (bfloat16, dense) and links, one way:
-  TPU v5e   197 TFLOP/s; 400 GB/s both ways a chip, so 200      docs.cloud.google.com/tpu/docs/v5e
-  TPU v6e   918 TFLOP/s; 800 GB/s both ways a chip, so 400      docs.cloud.google.com/tpu/docs/v6e
-  H100 SXM  989 TFLOP/s; NVLink of 900 GB/s both ways, so 450, within 8; beyond them a network card of
-            400 Gb/s each, 50 GB/s                              NVIDIA's datasheets of H100 and DGX H100
-  H200 SXM  the same; its memory is larger and faster           NVIDIA's datasheet of H200
+`jaxreg/train/devices/topology.py` has the peaks and the links.
 """
 
 import argparse
-import collections
 import json
-import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from _collectives import Chip, collectives
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
-from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.devices.compile import make_step
-from jaxreg.train.devices.sharding import make_layout
+from jaxreg.train.devices.topology import CHIPS, Chip, parse_topology
+from jaxreg.train.jobs.compile import compile_step
 
-CHIPS = {
-  "v5e": Chip(197e12, 200e9),
-  "v6e": Chip(918e12, 400e9),
-  "H100, H200": Chip(989e12, 450e9, node=8, network=50e9),
-}
+NAMES = {"v5e": "v5e", "v6e": "v6e", "h100": "H100, H200"}
 # Images, classes, batch on a device, fields.
 CASES: dict[str, tuple[tuple[int, ...], int, int, dict[str, Any]]] = {
   "MLP": ((28, 28, 1), 10, 64, {"model.name": "MLP", "model.MLP.widths": (1024, 1024)}),
@@ -63,62 +46,30 @@ LAYOUTS = {
 EXAMPLES = 4096
 
 
-def compile_step(case: str, layout: str, devices: list[Any]) -> tuple[Any, int]:
-  """The compiled step, DropMax with momentum, and the bytes of the parameters."""
+def measure(case: str, layout: str, devices: Sequence[Any], chip: Chip, utilization: float) -> dict[str, Any]:
+  """Compiles the step, DropMax with momentum, and adds the predicted efficiencies to its results."""
+  began = time.perf_counter()
   image, num_classes, batch_size, fields = CASES[case]
   config = train.base_config()
-  model = LAYOUTS[layout].get("mesh.model", 1)
-  parts = len(devices) // model
+  parts = len(devices) // LAYOUTS[layout].get("mesh.model", 1)
   config.update_from_flattened_dict(
     {"batch_size": batch_size * parts, "optimizer.name": "sgd", "optimizer.sgd.momentum": 0.9, **fields}
     | LAYOUTS[layout]
   )
   train.check(config)
   data = DataSpec(tuple(image), "uint8", num_classes, {"train": EXAMPLES}, scale=255.0)
-  program = build(config, data)
-  mesh = jax.make_mesh((parts, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
-  layout_of = make_layout(program.abstract, mesh, config.mesh.shard, config.mesh.min_size)
-  step, _ = make_step(program.train_step, mesh, layout=layout_of)
-  here = lambda shape, dtype, *spec: jax.ShapeDtypeStruct(
-    shape, dtype, sharding=NamedSharding(mesh, P(*spec))
-  )
-  state = jax.tree.map(
-    lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-    program.abstract,
-    jax.tree.broadcast(layout_of, program.abstract),
-  )
-  arrays = {"inputs": here((EXAMPLES, *image), jnp.uint8), "labels": here((EXAMPLES,), jnp.int32)}
-  batch = {"indices": here((config.batch_size,), jnp.int32, "data")}
-  size = sum(4 * int(np.prod(x.shape)) for x in jax.tree.leaves(program.abstract.params))
-  return step.lower(state, arrays, batch).compile(), size
-
-
-def measure(case: str, layout: str, devices: list[Any], utilization: float) -> dict[str, Any]:
-  """What the compiled step sends, computes and holds on one device, and the predicted efficiencies."""
-  began = time.perf_counter()
-  compiled, parameters = compile_step(case, layout, devices)
-  found = collectives(compiled.as_text(), len(devices))
-  counts: dict[str, dict[str, int]] = collections.defaultdict(lambda: {"ops": 0, "arrays": 0, "bytes": 0})
-  for one in found:
-    row = counts[f"{one.kind}, {one.purpose}"]
-    row["ops"] += 1
-    row["arrays"] += len(one.shapes)
-    row["bytes"] += one.nbytes
-  flops = compiled.cost_analysis()["flops"]
-  memory = compiled.memory_analysis()
-  sent = sum(one.sent for one in found)
-  return {
-    "collectives": dict(counts),
-    "parameters": parameters,
-    "sent": sent,
-    "flops": flops,
-    "arguments": memory.argument_size_in_bytes,
-    "temporary": memory.temp_size_in_bytes,
-    "efficiency": {
-      name: chip.efficiencies(flops, sent, len(devices), utilization) for name, chip in CHIPS.items()
-    },
-    "compile_seconds": time.perf_counter() - began,
+  row = compile_step(config, data, devices, chip, resident=True)
+  row["efficiency"] = {
+    title: efficiencies(CHIPS[name], row, len(devices), utilization) for name, title in NAMES.items()
   }
+  return row | {"compile_seconds": time.perf_counter() - began}
+
+
+def efficiencies(chip: Chip, row: dict[str, Any], devices: int, utilization: float) -> tuple[float, float]:
+  """Predicts weak scaling with nothing sent while a device computes, and with as much as possible."""
+  compute = row["flops"] / (chip.peak * utilization)
+  send = chip.send_seconds(row["sent"]["within"], row["sent"]["across"], devices)
+  return compute / (compute + send), compute / max(compute, send)
 
 
 def main() -> None:
@@ -129,35 +80,29 @@ def main() -> None:
   parser.add_argument("--topology", help="of TPUs, such as v5e:2x4, instead of fake devices; needs libtpu")
   parser.add_argument("--utilization", type=float, default=0.4)
   arguments = parser.parse_args()
-  if arguments.topology:
-    # Of this machine, which need not have any.
-    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
-    from jax.experimental import topologies
-
-    everything = topologies.get_topology_desc(platform="tpu", topology_name=arguments.topology).devices
-    numbers = [len(everything)]
-  else:
-    jax.config.update("jax_num_cpu_devices", max(arguments.devices))
-    everything, numbers = jax.devices(), arguments.devices
+  topology = parse_topology(arguments.topology or f"gpu:{max(arguments.devices)}")
+  topology.prepare()
+  everything = topology.devices()
+  numbers = [topology.size] if arguments.topology else arguments.devices
   results = {}
   print(
     "| step | layout | devices | all-reduces of arrays: ops, arrays, MB | of BatchNorm: ops, kB "
-    f"| smaller | other | sent by each, MB | GFLOP | temporary, MB | {' | '.join(CHIPS)} |"
+    f"| smaller | other | sent by each, MB | GFLOP | activations, MB | {' | '.join(NAMES.values())} |"
   )
-  print(f"|{'---|' * (10 + len(CHIPS))}")
+  print(f"|{'---|' * (10 + len(NAMES))}")
   for case in arguments.cases:
     for layout in arguments.layouts:
       for number in numbers:
         if number % LAYOUTS[layout].get("mesh.model", 1):
           continue
-        row = measure(case, layout, list(everything[:number]), arguments.utilization)
+        row = measure(case, layout, everything[:number], topology.chip, arguments.utilization)
         results[f"{case}, {layout}, {number}"] = row
         print(line(case, layout, number, row), flush=True)
   print(json.dumps(results))
 
 
 def line(case: str, layout: str, number: int, row: dict[str, Any]) -> str:
-  """A row of the table."""
+  """Formats a row of the table."""
   counts = row["collectives"]
   none = {"ops": 0, "arrays": 0, "bytes": 0}
   arrays, norms, small = (
@@ -173,8 +118,9 @@ def line(case: str, layout: str, number: int, row: dict[str, Any]) -> str:
   chips = " | ".join(f"{low:.3f} to {high:.3f}" for low, high in row["efficiency"].values())
   return (
     f"| {case} | {layout} | {number} | {arrays['ops']}, {arrays['arrays']}, {arrays['bytes'] / 1e6:.2f} "
-    f"| {norms['ops']}, {norms['bytes'] / 1e3:.1f} | {small['ops']} | {other} | {row['sent'] / 1e6:.2f} "
-    f"| {row['flops'] / 1e9:.2f} | {row['temporary'] / 1e6:.1f} | {chips} |"
+    f"| {norms['ops']}, {norms['bytes'] / 1e3:.1f} | {small['ops']} | {other} "
+    f"| {row['sent']['within'] / 1e6:.2f} | {row['flops'] / 1e9:.2f} "
+    f"| {row['bytes']['activations'] / 1e6:.1f} | {chips} |"
   )
 
 

@@ -30,6 +30,7 @@ JOBS = {
   "compare": "jaxreg.train.jobs.compare:compare",
   "report": "jaxreg.train.jobs.report:report",
   "check_data": "jaxreg.train.jobs.check_data:check_data",
+  "compile": "jaxreg.train.jobs.compile:compile_ahead",
 }
 PACKAGE = Path(__file__).resolve().parent
 INSTALLED = PACKAGE / "_configs"  # where the wheel has them; see pyproject.toml
@@ -80,6 +81,7 @@ def run(argv: list[str]) -> int:
 
   from jaxreg.train import cli
   from jaxreg.train.devices import processes
+  from jaxreg.train.devices.topology import parse_topology
   from jaxreg.train.run.interrupt import Interrupted, requeue
   from jaxreg.train.user_cache import keep_compiled_programs
 
@@ -92,6 +94,10 @@ def run(argv: list[str]) -> int:
       return 0
     if call.config.onednn:
       request_onednn()  # before the first use of a device
+    if call.config.job == "compile":
+      parse_topology(
+        call.config.compile.topology, call.config.mesh.slices
+      ).prepare()  # before the first use of a device
     processes.start(**call.processes)
     processes.check_platform()
     if processes.is_first():  # the imports that follow take seconds

@@ -25,8 +25,8 @@ USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DI
 where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
   JOB         train, evaluate, predict, compare or report: the job, in place of
-              the config's; or list, help, or check-data, which reads all data
-              of a run once and reports what would end it
+              the config's; or list, help, check-data, which reads all data
+              of a run once and reports what would end it, or compile
   predict RUN FILE --out OUT.csv [--conformal]
               write what the run in the folder RUN predicts for the examples of
               a CSV, Parquet or .npz file, or of a folder of images, with
@@ -49,6 +49,10 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
   --against DIR [DIR ...], --minutes M
               for `report`, which makes a report card of a run: runs to compare
               with, and a time budget; the same as --config.report.*
+  --topology KIND:SHAPE
+              for `compile`, which compiles the step for devices that are not
+              here, such as v5e:4x4, v6e:8x8 or gpu:8, and reports bytes,
+              collectives and time; the same as --config.compile.topology
   --config.method.name=MODULE:NAME
               your own method: the object NAME of the Python module MODULE, as
               my_package.my_module:POLY; its options are --config.method.NAME.*.
@@ -59,7 +63,8 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
   --help      show this, and the fields that the job of the chosen config reads
   --helpfull  also show fields of other methods, models, optimizers, jobs, ...
 
-exit status: 0 done; 1 a mistake or a fault, reported in one line; 143 stopped
+exit status: 0 done; 1 a mistake or a fault, or a step that does not fit the
+devices of `compile`, reported in one line; 143 stopped
 by SIGTERM, or 130 by Ctrl-C, and saved: the same command continues.
 docs/faults.md lists faults and their effects on a run
 """
@@ -146,6 +151,8 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
     rest = _report_fields(rest)
   if first == "predict":
     rest = _predict_fields(rest)
+  if first == "compile":
+    rest = [re.sub(r"^--topology\b", "--config.compile.topology", argument) for argument in rest]
   if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):
     raise RunError(f"{twice}: the job is given already, {first}")
   return first, rest

@@ -7,6 +7,7 @@ from jaxreg._metrics import metric
 from jaxreg.train.config.choices import Config
 from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
+from jaxreg.train.jobs.compile import report_lines as compile_lines
 from jaxreg.train.jobs.predict import lines as prediction_lines
 from jaxreg.train.jobs.report import lines as report_card_lines
 from jaxreg.train.run.workdir import read
@@ -26,6 +27,8 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
     return report_card_lines(results)
   if config.job == "check_data":
     return "\n".join(report_lines(results))
+  if config.job == "compile":
+    return "\n".join(compile_lines(results))
   lines = [line for split in ("train", "val", "test") for line in _split_lines(results, split)]
   for name in results:
     if re.fullmatch(r"ood/.*_auroc", name):

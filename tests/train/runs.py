@@ -55,7 +55,9 @@ def on_devices(patch, number):
   make = lambda kind: jax.make_mesh((number, 1), ("data", "model"), (kind,) * 2, devices=devices)
   meshes = {"auto": make(AxisType.Auto), "explicit": make(AxisType.Explicit)}
   for module in ("run_parts", "compatibility"):
-    patch.setattr(f"jaxreg.train.assemble.{module}.make_mesh", lambda model, axes="auto": meshes[axes])
+    patch.setattr(
+      f"jaxreg.train.assemble.{module}.make_mesh", lambda model, axes="auto", *, slices=1: meshes[axes]
+    )
 
 
 def in_form(patch, form):

@@ -10,7 +10,7 @@ from jaxreg import models
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.devices.sharding import make_mesh
+from jaxreg.train.devices.sharding import make_mesh, num_parts
 from jaxreg.train.errors import RunError
 from jaxreg.train.methods.dropmax import AttentionHead
 from jaxreg.train.methods.method import NUMBERS, Method
@@ -18,16 +18,16 @@ from jaxreg.train.registry import REGISTRY
 from jaxreg.train.step.optimizer import step_name
 
 
-def check_devices(config: Config) -> None:
-  """Checks that a batch can be divided among the devices."""
-  for message in _device_conflicts(config):
+def check_devices(config: Config, mesh: jax.sharding.Mesh | None = None) -> None:
+  """Checks that a batch can be divided among the devices of the mesh, by default of all devices here."""
+  for message in _device_conflicts(config, mesh or make_mesh(config.mesh.model, slices=config.mesh.slices)):
     raise RunError(message)
 
 
-def _device_conflicts(config: Config) -> Iterator[str]:
+def _device_conflicts(config: Config, mesh: jax.sharding.Mesh) -> Iterator[str]:
   if config.parallel == "pmap" and jax.process_count() > 1:
     yield f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit"
-  devices = make_mesh(config.mesh.model).shape["data"]
+  devices = num_parts(mesh)
   which = "the number of devices" + (" on the data axis" if config.mesh.model > 1 else "")
   unlabelled = config.data.unlabelled.batch_size
   if unlabelled and (config.parallel == "pmap" or config.accumulate > 1):

@@ -22,7 +22,7 @@ from jaxreg.train.step.program import Program
 
 def replicas_of(config: Config, program: Program) -> Vmap | Loop:
   """Says how the replicas are trained (`Vmap` or `Loop`), and where their states lie."""
-  mesh = make_mesh(config.mesh.model, config.mesh.axes)
+  mesh = make_mesh(config.mesh.model, config.mesh.axes, slices=config.mesh.slices)
   return make_replicas(
     mesh,
     number=config.replicas,

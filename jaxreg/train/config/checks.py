@@ -53,6 +53,8 @@ def _conflicts(config: Config) -> Iterator[str]:
     yield f"mesh.model: nothing is split over the model axis; give 1, or name it in mesh.shard, got {got}"
   if axes and config.parallel == "pmap":
     yield f"mesh.shard: must be empty with parallel=pmap, got {mesh.shard}"
+  if mesh.slices > 1 and config.parallel == "pmap":
+    yield f"mesh.slices: must be 1 with parallel=pmap, got {mesh.slices}"
   if mesh.axes == "explicit" and (config.parallel == "pmap" or config.accumulate > 1):
     got = f"{config.parallel} and {config.accumulate}"
     yield f"mesh.axes: explicit needs parallel=jit and accumulate=1, got {got}"

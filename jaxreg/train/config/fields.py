@@ -18,7 +18,7 @@ FROM_SIGNATURE = object()  # the default of a field whose function has it in its
 
 MOST_STEPS = "1e9"  # like the other upper bounds: only a typing error exceeds it, and would end the run
 
-Job = Literal["train", "evaluate", "predict", "compare", "report", "check_data"]
+Job = Literal["train", "evaluate", "predict", "compare", "report", "check_data", "compile"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 CheckpointName = Literal["latest", "best"]
@@ -122,6 +122,11 @@ class Mesh(Group, scope="call"):
   model: int = field(
     1,
     "Number of devices on the mesh axis `model`; the axis `data` has the rest and splits batches.",
+    "[1, inf)",
+  )
+  slices: int = field(
+    1,
+    "Number of TPU slices or GPU nodes: each splits parameters by itself, and they share each batch.",
     "[1, inf)",
   )
   shard: tuple[str | tuple[str | float, ...], ...] = field(
@@ -368,6 +373,17 @@ class Report(Group, read_when=by_job("report"), scope="call"):
   sections: tuple[Section, ...] = field((), "Sections of the card; (): all.")
 
 
+class Compile(Group, read_when=by_job("compile"), scope="call"):
+  topology: str = field(
+    "", "Devices to compile for: a kind and the shape of a slice, as v5e:4x4, v6e:2x4, gpu:8, h200:8."
+  )
+  input_shape: tuple[int, ...] = field(
+    (), "Shape of an example of data that are not here; (): the data are read.", "[1, 1e9]"
+  )
+  num_classes: int = field(0, "Classes of data that are not here.", "[0, 1e9]")
+  num_examples: int = field(0, "Training examples of data that are not here.", "[0, 1e12]")
+
+
 class Laplace(Group, read_when=by_laplace, scope="call"):
   over: Literal["last", "all"] = field("last", "Layers with random weights: the last one, or all.")
   structure: Structure = field(
@@ -439,6 +455,7 @@ class Config(Group):
   report: Report
   laplace: Laplace
   compare: Compare
+  compile: Compile
 
 
 # Attributes of options that no signature has: the first row whose glob matches, and that has it, counts.

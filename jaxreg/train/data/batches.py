@@ -125,10 +125,15 @@ def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndar
     yield np.minimum(index, num_examples - 1), (index < num_examples).astype(np.float32)
 
 
+def batch_axes(mesh: jax.sharding.Mesh) -> str | tuple[str, str]:
+  """The entry of a `PartitionSpec` that splits the examples of a batch."""
+  return ("slice", "data") if "slice" in mesh.shape else "data"
+
+
 def place(mesh: jax.sharding.Mesh, tree: PyTree, spec: P) -> PyTree:
   """Puts host arrays, the same in every process, on the devices of `mesh`.
 
-  `P()` puts a copy on each device, `P("data")` a slice. A process passes only the parts of its own devices.
+  `P()` puts a copy on each device, `P(batch_axes(mesh))` a slice. A process passes only the parts of its own devices.
   """
   sharding = NamedSharding(mesh, spec)
   return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]), tree)
@@ -186,7 +191,7 @@ def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[st
 
 def local_positions(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
   """The positions of a global batch that the devices of this process hold, in order."""
-  slices = NamedSharding(mesh, P("data")).addressable_devices_indices_map((batch_size,)).values()
+  slices = NamedSharding(mesh, P(batch_axes(mesh))).addressable_devices_indices_map((batch_size,)).values()
   return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
 
 

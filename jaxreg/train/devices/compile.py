@@ -6,7 +6,7 @@ import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.data.batches import gather, place
+from jaxreg.train.data.batches import batch_axes, gather, place
 from jaxreg.train.devices.sharding import Layout, gathered, lay_out
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Metrics, PyTree
@@ -71,4 +71,4 @@ def make_step(
     step = jax.vmap(step, in_axes=(0, None, 0))
   step = jax.jit(step, donate_argnums=0, out_shardings=(whole if layout is None else layout, whole))
   leading = (None,) * (scan + replicas)
-  return step, lambda batch: place(mesh, batch, P(*leading, "data"))
+  return step, lambda batch: place(mesh, batch, P(*leading, batch_axes(mesh)))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -52,16 +54,42 @@ class Rule:
     return P(*[None] * dimension, self.axes if more else axis)
 
 
-def make_mesh(model: int = 1, axes: str = "auto") -> jax.sharding.Mesh:
+def make_mesh(
+  model: int = 1, axes: str = "auto", *, slices: int = 1, devices: Sequence[jax.Device] | None = None
+) -> jax.sharding.Mesh:
   """Arranges all devices in two axes: `data`, which splits batches, and `model`, of `model` devices.
 
-  With `axes="explicit"`, JAX keeps the sharding of every array in its type, and guesses none.
+  With several slices, `slice` is the first axis. It splits batches, too, and no parameters: so only sums of
+  gradients cross the network between slices. With `axes="explicit"`, JAX keeps the sharding of every array in
+  its type, and guesses none.
   """
-  devices = jax.device_count()
-  if devices % model:
-    raise RunError(f"mesh.model: must divide the number of devices, {devices}, got {model}")
-  types = (AxisType.Explicit if axes == "explicit" else AxisType.Auto,) * 2
-  return jax.make_mesh((devices // model, model), ("data", "model"), axis_types=types)
+  number = jax.device_count() if devices is None else len(devices)
+  if number % slices:
+    raise RunError(f"mesh.slices: must divide the number of devices, {number}, got {slices}")
+  if number // slices % model:
+    within = f"the number of devices{' of a slice' if slices > 1 else ''}, {number // slices}"
+    raise RunError(f"mesh.model: must divide {within}, got {model}")
+  kind = AxisType.Explicit if axes == "explicit" else AxisType.Auto
+  shape = (number // slices // model, model)
+  if slices == 1:
+    return jax.make_mesh(shape, ("data", "model"), axis_types=(kind,) * 2, devices=devices)
+  arranged = _arranged(jax.devices() if devices is None else devices, slices, shape)
+  return jax.sharding.Mesh(arranged, ("slice", "data", "model"), axis_types=(kind,) * 3)
+
+
+def _arranged(devices: Sequence[jax.Device], slices: int, shape: tuple[int, int]) -> np.ndarray:
+  """Arranges devices as `[slices, *shape]`; JAX knows the slice of a TPU, and the node of a GPU."""
+  there = len({getattr(device, "slice_index", 0) for device in devices})
+  if there == 1:  # simulated: JAX's order
+    return np.array(devices).reshape(slices, *shape)
+  if there != slices:
+    raise RunError(f"mesh.slices: must be the number of slices that there are, {there}, got {slices}")
+  return mesh_utils.create_hybrid_device_mesh((1, *shape), (slices, 1, 1), devices)
+
+
+def num_parts(mesh: jax.sharding.Mesh) -> int:
+  """Returns the number of parts into which a batch is split."""
+  return mesh.shape.get("slice", 1) * mesh.shape["data"]
 
 
 def parse(rule: object) -> Rule:

@@ -10,8 +10,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.calibration import merge
-from jaxreg.train.data.batches import Source, gather, in_turn, place
+from jaxreg.train.data.batches import Source, batch_axes, gather, in_turn, place
 from jaxreg.train.devices.replicas import Loop, Vmap
+from jaxreg.train.devices.sharding import num_parts
 from jaxreg.train.step.metrics import Sums, to_host
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States, TrainState
@@ -96,7 +97,7 @@ def outputs_over(
 def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Batch]:
   """Yields the split's batches, weighted and placed on the devices, ready for `gather`."""
   # `batch_size` or the whole split if that is smaller, rounded up to a multiple of the devices per batch.
-  parts = mesh.shape["data"]
+  parts = num_parts(mesh)
   per_part = -(-min(batch_size, len(source)) // parts)
   for batch in in_turn(mesh, source, per_part * parts):
-    yield place(mesh, batch, P("data"))
+    yield place(mesh, batch, P(batch_axes(mesh)))
