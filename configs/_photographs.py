@@ -7,6 +7,13 @@ central 224x224. Channels are standardised by ImageNet's usual mean and standard
 
 from jaxreg.train import Config, base_config
 
+SIZES = {  # classes and training images, for `jaxreg compile` without the data
+  "imagenet2012": (1000, 1_281_167),
+  "food101": (101, 75_750),
+  "sun397/standard-part1-120k": (397, 19_850),
+  "caltech_birds2011": (200, 5_994),
+}
+
 
 def photographs(depth: int) -> Config:
   config = base_config()
@@ -68,6 +75,8 @@ def tfds(config: Config, name: str, test: str) -> None:
   config.data.tfds.name = name
   config.data.tfds.stream = True
   config.data.tfds.val = config.data.tfds.test = test
+  config.compile.input_shape = (224, 224, 3)
+  config.compile.num_classes, config.compile.num_examples = SIZES[name]
 
 
 def folder(config: Config) -> None:

@@ -38,7 +38,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
   %ag = (f32[2,3]{1,0}, f32[16,3]{1,0}) all-gather-start(%x), replica_groups={{0,1,2,3,4,5,6,7}}
   %alone = f32[5]{0} all-reduce(%x), replica_groups={{0},{1}}
   %bn = f32[6]{0} all-reduce(%x), replica_groups=[1,8]<=[8], metadata={op_name="jit/BatchNorm_0/sum"}
-  %s = (f32[4,8]{1,0:T(8,128)}, u32[]{:S(2)}, token[]) send(%b), attributes={_xla_megascale_transfer_type="ALL_REDUCE"}
+  %s = (f32[4,8]{1,0}, u32[]{:S(2)}, token[]) send(%b), attributes={_xla_megascale_transfer_type="ALL_REDUCE"}
 }
 """
 

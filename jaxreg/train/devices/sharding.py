@@ -4,6 +4,7 @@ import dataclasses
 import fnmatch
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -55,7 +56,7 @@ class Rule:
 
 
 def make_mesh(
-  model: int = 1, axes: str = "auto", *, slices: int = 1, devices: Sequence[jax.Device] | None = None
+  model: int = 1, axes: str = "auto", *, slices: int = 1, devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
   """Arranges all devices in two axes: `data`, which splits batches, and `model`, of `model` devices.
 
@@ -77,7 +78,7 @@ def make_mesh(
   return jax.sharding.Mesh(arranged, ("slice", "data", "model"), axis_types=(kind,) * 3)
 
 
-def _arranged(devices: Sequence[jax.Device], slices: int, shape: tuple[int, int]) -> np.ndarray:
+def _arranged(devices: Sequence[Any], slices: int, shape: tuple[int, int]) -> np.ndarray:
   """Arranges devices as `[slices, *shape]`; JAX knows the slice of a TPU, and the node of a GPU."""
   there = len({getattr(device, "slice_index", 0) for device in devices})
   if there == 1:  # simulated: JAX's order

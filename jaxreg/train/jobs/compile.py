@@ -62,11 +62,12 @@ def compile_ahead(config: Config, workdir: Path) -> Table:
 
 
 def describe_data(config: Config) -> tuple[DataSpec, bool]:
-  """Returns the description of the data, and whether they are kept on each device; reads them if they are here."""
+  """Returns the description of the data, which may not be here, and whether each device keeps a copy."""
   given = config.compile
   if given.input_shape:
     shape, sizes = tuple(given.input_shape), {"train": given.num_examples or config.batch_size}
-    data = DataSpec(shape, "uint8", given.num_classes, sizes, scale=255.0)
+    num_classes = config.data.subset.num_classes or given.num_classes
+    data = DataSpec(shape, "uint8", num_classes, sizes, scale=255.0)
     streams = bool(config.data[short(config.data.name)].get("stream")) or config.data.name == "image_folder"
     return data, not streams and _resident_bytes(data) <= config.data.resident_gib * GIB
   try:
@@ -79,7 +80,7 @@ def describe_data(config: Config) -> tuple[DataSpec, bool]:
 
 
 def compile_step(
-  config: Config, data: DataSpec, devices: Sequence[jax.Device], chip: Chip, *, resident: bool
+  config: Config, data: DataSpec, devices: Sequence[Any], chip: Chip, *, resident: bool
 ) -> Table:
   """Compiles the training step for these devices, and returns its bytes, collectives, operations and time.
 
