@@ -19,8 +19,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from jaxreg import train
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.topology import CHIPS, Chip, parse_topology

@@ -15,7 +15,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import replicas_of
 from jaxreg.train.data.batches import batch_indices, make_source
-from jaxreg.train.devices.compile import make_step
+from jaxreg.train.devices.wrap import make_step
 from jaxreg.train.run import initial_state
 
 STEPS, SEED = 10, 7

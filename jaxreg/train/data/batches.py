@@ -133,7 +133,8 @@ def batch_axes(mesh: jax.sharding.Mesh) -> str | tuple[str, str]:
 def place(mesh: jax.sharding.Mesh, tree: PyTree, spec: P) -> PyTree:
   """Puts host arrays, the same in every process, on the devices of `mesh`.
 
-  `P()` puts a copy on each device, `P(batch_axes(mesh))` a slice. A process passes only the parts of its own devices.
+  `P()` puts a copy on each device, `P(batch_axes(mesh))` a part. A process passes only the parts of its own
+  devices.
   """
   sharding = NamedSharding(mesh, spec)
   return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]), tree)

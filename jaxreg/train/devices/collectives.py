@@ -120,7 +120,7 @@ def _computations(text: str) -> dict[str, list[str]]:
 
 
 def _trips(line: str, bodies: dict[str, list[str]]) -> int:
-  """Returns how often a loop runs: as the compiler says, else until its counter reaches a constant, else 1."""
+  """Returns how often a loop runs: as the compiler says, or up to a constant, else 1."""
   if known := _TRIPS.search(line):
     return int(known[1])
   condition = _CONDITION.search(line)
