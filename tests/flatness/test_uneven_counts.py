@@ -67,9 +67,8 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(
-  "form", ["list", *(pytest.param(f, marks=pytest.mark.thorough) for f in FORMS if f != "list")]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", FORMS)
 def test_a_curvature_weights_batches_by_their_counts(form):
   params, (batch, counting) = nets.make_params(), data()
   parts, options = FORMS[form](batch)
@@ -121,7 +120,8 @@ def test_chunks_weigh_by_their_counts(size):
   np.testing.assert_allclose(streamed, hessian, atol=1e-14)
 
 
-@pytest.mark.parametrize("size", [4, *(pytest.param(s, marks=pytest.mark.thorough) for s in (1, 7, 100))])
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [1, 4, 7, 100])
 def test_chunks_of_jacobians_weigh_by_their_counts(size):
   params, (batch, counting) = nets.make_params(), data()
   expected = gauss_newton(params, counting)
