@@ -24,8 +24,15 @@ def new_figure(width: float, height: float, title: str) -> Figure:
   figure = Figure(figsize=(width, height), layout="constrained")
   if title:
     lines = [textwrap.fill(line, int(12 * width)) for line in title.splitlines()]
-    figure.suptitle("\n".join(lines), fontsize="medium")
+    figure.suptitle(verbatim("\n".join(lines)), fontsize="medium")
   return figure
+
+
+def verbatim(text: object) -> str:
+  """Returns a text that Matplotlib shows as it is: without mathematics, and also if it begins with `_`."""
+  escaped = str(text).replace("$", r"\$")
+  # Legends leave out labels that begin with `_`; this space has no width.
+  return f"\u200b{escaped}" if escaped.startswith("_") else escaped
 
 
 def colors(number: int) -> list[Any]:

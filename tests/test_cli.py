@@ -20,7 +20,7 @@ from jaxreg.train import cli
 from jaxreg.train.config import values
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.config_files import load_module
-from jaxreg.train.config.fields import JOB_NAMES, OPTIONS
+from jaxreg.train.config.fields import JOB_NAMES, OPTIONS, row_of
 from jaxreg.train.data import sources
 from jaxreg.train.devices.sharding import make_mesh
 from jaxreg.train.run import workdir as workdirs
@@ -191,16 +191,16 @@ REFUSED = [
   ("model.MLP.widths=wide", "widths"),
   ("model.MLP.widths=(8.5,)", "widths"),
   # Numbers; the page of the ranges is held against their table elsewhere.
-  ("batch_size=0", "must be at least 1 and finite, got 0"),
+  ("batch_size=0", "must be at least 1 and at most 1e9, got 0"),
   ("batch_size=2000", "must be at most the number of training examples, 1078, got 2000"),
-  ("checkpoint.keep=1", "must be at least 2 and finite, got 1"),
+  ("checkpoint.keep=1", "must be at least 2 and at most 1e9, got 1"),
   ("data.subset.num_train=-5", "data.subset.num_train: must be at least 0"),
   ("steps=3000000000000", "must be at least 0 and at most 1e9, got 3000000000000"),
   ("epochs=900000000", "at most 1e9 steps"),
   *((f"seed={seed}", f"got {seed}") for seed in (-1, 2**32, 2**63, 2**64, 10**30)),
-  ("data.resident_gib=nan", "must be at least 0 and finite, got nan"),
+  ("data.resident_gib=nan", "must be at least 0 and at most 1e9, got nan"),
   *(
-    (f"optimizer.learning_rate={rate}", "must be above 0 and finite, got ")
+    (f"optimizer.learning_rate={rate}", "must be above 0 and at most 1e30, got ")
     for rate in ("0", "-0.1", "nan", "inf")
   ),
   *(
@@ -550,21 +550,32 @@ def test_every_field_has_a_description_and_each_description_a_field():
       assert set(given if isinstance(given, list) else [given]) <= set(names), field
 
 
+def numeric_fields():
+  """The fields whose values are numbers, one or several, with their defaults."""
+  fields = flatten(train.base_config())
+  for field, default in fields.items():
+    kind = values.kind_of(field, fields)
+    if re.search("int|float", str(kind)) and "str" not in str(kind) and not values.names_of(kind):
+      yield field, default, kind
+
+
 @pytest.mark.parametrize(
-  "field",
-  [
-    "method.dropmax.loss.kl_weight",
-    "method.dropmax.loss.entropy_weight",
-    "method.dropmax.loss.auxiliary_weight",
-    "method.dropmax_qp.loss.entropy_weight",
-    "method.huber.loss.delta",
-    "regularizers.learned_dropout.length_scale",
-    "regularizers.gaussian_prior.precision",
-    "optimizer.constraints.prox_l1.weight",
-    "optimizer.sam.rho",
-  ],
+  ("field", "default", "kind"), [pytest.param(*row, id=row[0]) for row in numeric_fields()]
 )
+def test_every_number_has_bounds(field, default, kind):
+  """The default lies within them; numbers outside, infinite ones and NaN are refused in one line."""
+  low, high = map(float, row_of(field).allowed[1:-1].split(", "))
+  assert -1e6 <= low < high <= 1e30
+  values.check_value(field, default, kind)
+  for value in (low - 1, 2 * high + 1, float("inf"), -float("inf"), float("nan"), 1e300, 10**400):
+    with pytest.raises(train.RunError, match=rf"^{re.escape(field)}: must be .*, got "):
+      values.check_value(field, [value] if isinstance(default, list) else value, kind)
+
+
 @pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
+@pytest.mark.parametrize(
+  "field", ["method.dropmax.loss.kl_weight", "regularizers.learned_dropout.length_scale", "optimizer.sam.rho"]
+)
 def test_a_strength_without_sense_is_refused(field, value):
   config = train.base_config()
   config.update_from_flattened_dict({field: value})

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, colors, legend_below, new_figure, stroke, tidy
+from jaxreg._figures import WIDTH, colors, legend_below, new_figure, stroke, tidy, verbatim
 
 FEW = 6  # more groups have no colours that one can tell apart
 _SEED = re.compile(r", seed \d+|seed \d+, ")
@@ -51,7 +51,7 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
         both.plot(values["steps"], values["trace"], **style)
         both.plot(values["steps"], values["isotropic"], ":", markerfacecolor="none", **style)
         [line] = ratio.plot(values["steps"], values["ratio"], **style)
-      label = f"{name}{number}" if row else f"{name}{number}: ratio at least {least:.1f}"
+      label = f"{verbatim(name)}{number}" if row else f"{verbatim(name)}{number}: ratio at least {least:.1f}"
       line.set_label(label)
       keys.setdefault(name, Line2D([], [], color=styles[name], label=label))
     ratio.axhline(1, color="tab:gray", linewidth=1)
@@ -59,7 +59,7 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
     ratio.set_ylabel(r"ratio Tr$(H \Sigma)$ / Tr$(H \bar\Sigma)$" if not row else "ratio")
     for axis in (both, ratio):
       axis.set_yscale("log")
-      tidy(axis, row)
+      tidy(axis, verbatim(row))
   for axis in axes[-1]:
     axis.set_xlabel("training step")
   marks = (stroke(r"Tr$(H \Sigma)$, the noise"), stroke(r"Tr$(H \bar\Sigma)$, isotropic noise", ":"))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from jaxreg._figures import WIDTH, legend_below, new_figure, tidy
+from jaxreg._figures import WIDTH, legend_below, new_figure, tidy, verbatim
 from jaxreg._intervals import cut, interval
 from jaxreg._metrics import COMPARED, heading, metric
 from jaxreg._paper_names import paper_name
@@ -65,10 +65,13 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
         axis.text(1, place, f"{values.mean():.3g} ", transform=side, **middle)
         axis.plot(1, place, ">", color=COLORS[1], transform=side, clip_on=False)
     tidy(axis, f"{heading(name)} ({unit})" if unit else heading(name), grid="x")
-  axes[0].set_yticks(range(len(rows)), [paper_name(label) for label in rows], **size)
+  axes[0].set_yticks(range(len(rows)), [verbatim(paper_name(label)) for label in rows], **size)
   axes[0].invert_yaxis()
   axes[0].margins(y=0.6 / max(len(rows), 2))
-  reference, mean = f"mean of {paper_name(next(iter(rows)))}", "mean and its 95 % confidence interval"
+  reference, mean = (
+    f"mean of {verbatim(paper_name(next(iter(rows))))}",
+    "mean and its 95 % confidence interval",
+  )
   handles = [
     Line2D([], [], color=COLORS[1], linestyle="", marker="o", markersize=4, alpha=0.4, label="single run"),
     Line2D([], [], color=COLORS[1], marker="|", markersize=12, label=mean),

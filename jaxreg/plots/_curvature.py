@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, new_figure, tidy
+from jaxreg._figures import WIDTH, new_figure, tidy, verbatim
 
 
 def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "") -> Figure:
@@ -36,7 +36,7 @@ def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "
         f"{label} must be three arrays [points], got {grid.shape}, {values.shape}, {errors.shape}"
       )
     top, color = max(top, float(values.max())), f"C{number}"
-    axis.plot(grid, values, color=color, label=label)
+    axis.plot(grid, values, color=color, label=verbatim(label))
     low = np.maximum(values - errors, floor * values.max())
     axis.fill_between(grid, low, values + errors, color=color, alpha=0.25, linewidth=0)
   axis.set(yscale="log", ylim=(floor * top, 3 * top), xlabel="eigenvalue", ylabel="density")
@@ -75,7 +75,7 @@ def layerwise(found: Any, *, title: str = "") -> Figure:
     axis.axvline(0, color="black", linewidth=0.6)
     axis.set(xlabel=label)
     tidy(axis, grid="x")
-  axes[0].set_yticks(places, found.names, fontsize="small")
+  axes[0].set_yticks(places, [*map(verbatim, found.names)], fontsize="small")
   axes[0].invert_yaxis()
   return figure
 
@@ -98,9 +98,9 @@ def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -
     for label, values in series.items():
       values = np.asarray(values, float)
       values = values[values > 1e-8 * values[0]]
-      axis.plot(np.arange(1, len(values) + 1), values, label=label)
+      axis.plot(np.arange(1, len(values) + 1), values, label=verbatim(label))
     axis.set(xscale="log", yscale="log", xlabel="index")
-    tidy(axis, name)
+    tidy(axis, verbatim(name))
   figure.supylabel("eigenvalue of the covariance", fontsize="medium")
   axes[0].legend(fontsize="small", frameon=False)
   return figure

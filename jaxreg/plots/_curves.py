@@ -15,6 +15,7 @@ from jaxreg._figures import (
   legend_below,
   log_scale,
   new_figure,
+  verbatim,
 )
 from jaxreg._paper_names import paper_name
 from jaxreg.plots._lines import Records, averages, line, masked, note_averages, of_numbers, read, stars
@@ -120,7 +121,7 @@ def terms(records: Records, names: Sequence[str], *, title: str = "") -> Figure:
   upper, lower = left.subgridspec(2, 1, height_ratios=[3, 2])
   shared, total = figure.add_subplot(upper), figure.add_subplot(lower)
   for number, name in enumerate(names):
-    line(shared, records, f"train/{name}", label=name, cross=False, color=f"C{number % 10}")
+    line(shared, records, f"train/{name}", label=verbatim(name), cross=False, color=f"C{number % 10}")
   # Dashed, so that a single term is visible beneath its sum.
   line(shared, records, "train/loss", label="loss (sum)", cross=False, color="black", linestyle="--")
   finish(shared, "all terms (nats)", legend=False)
@@ -137,9 +138,9 @@ def terms(records: Records, names: Sequence[str], *, title: str = "") -> Figure:
 
 
 def _term(axis: Axes, records: Records, name: str, color: str) -> int:
-  block = line(axis, records, f"train/{name}", label=name, color=color)
+  block = line(axis, records, f"train/{name}", label=verbatim(name), color=color)
   log_scale(axis, min_ratio=30)
-  finish(axis, name, legend=False)
+  finish(axis, verbatim(name), legend=False)
   return block
 
 
@@ -206,7 +207,7 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
     blocks += [
       line(upper, records, f"train/{both}", label="_train", **thin),
       line(upper, records, f"val/{both}", label="_val", **style),
-      line(lower, records, f"val/{alone}", label=paper_name(label), convert=convert, **style),
+      line(lower, records, f"val/{alone}", label=verbatim(paper_name(label)), convert=convert, **style),
     ]
   for axis in (upper, lower):
     log_scale(axis)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from jaxreg._figures import GREY, WIDTH, log_ticks, new_figure, tidy
+from jaxreg._figures import GREY, WIDTH, log_ticks, new_figure, tidy, verbatim
 
 MAX_POINTS = 3000
 FEW_POINTS = 300
@@ -29,7 +29,7 @@ def power_laws(panels: Panels, *, xlabel: str, ylabel: str, title: str = "") -> 
   Args:
     panels: by title, and by label of the setting, `(x, y, fit)`, where the fit comes from
       `flatness.power_law_fit` or `flatness.broken_power_law_fit`.
-    xlabel, ylabel: of all panels.
+    xlabel, ylabel: of all panels; mathematics may stand between dollar signs.
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figures 2 and 3.
@@ -47,11 +47,13 @@ def power_laws(panels: Panels, *, xlabel: str, ylabel: str, title: str = "") -> 
       if len(x):
         size = 6 if len(x) <= FEW_POINTS else 2.5
         cloud: Any = {"markersize": size, "color": f"C{number}", "alpha": 0.4, "linewidth": 0}
-        axis.plot(x[::every], y[::every], ".", label="" if decided(fit) else f"{label}: no slope", **cloud)
+        axis.plot(
+          x[::every], y[::every], ".", label="" if decided(fit) else f"{verbatim(label)}: no slope", **cloud
+        )
         outline = [withStroke(linewidth=3, foreground="black")]  # visible on the cloud of its own colour
         style: Any = {"color": f"C{number}", "linewidth": 1.5, "path_effects": outline}
         if decided(fit):
-          axis.plot(*_line(fit, x.min(), x.max()), "--", label=label, **style)
+          axis.plot(*_line(fit, x.min(), x.max()), "--", label=verbatim(label), **style)
     if axis.lines:
       axis.set(xscale="log", yscale="log")
       mark = Line2D([], [], color=GREY, linestyle="", marker=".", label="one direction;\ndashes: the fit")
@@ -60,7 +62,7 @@ def power_laws(panels: Panels, *, xlabel: str, ylabel: str, title: str = "") -> 
       axis.legend(bbox_to_anchor=(1, 0.5), fontsize="small", frameon=False, **beside)
     else:
       axis.text(0.5, 0.5, "no finite values", ha="center", transform=axis.transAxes)
-    tidy(axis, name)
+    tidy(axis, verbatim(name))
     axis.set_ylabel(ylabel)
   axes[-1].set_xlabel(xlabel)
   # The ticks come last, because an axis may span several panels.

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, band, legend_below, log_ticks, new_figure, stroke, tidy
+from jaxreg._figures import WIDTH, band, legend_below, log_ticks, new_figure, stroke, tidy, verbatim
 
 
 def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
@@ -36,7 +36,7 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
     for axis, low in zip(axes, (mean - spread, least), strict=True):
       axis.plot(alphas, values.T, color=f"C{number}", linewidth=0.5, alpha=0.3)
       axis.fill_between(alphas, low, mean + spread, color=f"C{number}", alpha=0.2, linewidth=0)
-      axis.plot(alphas, mean, color=f"C{number}", label=label)
+      axis.plot(alphas, mean, color=f"C{number}", label=verbatim(label))
   axes[1].set_yscale("log")
   log_ticks(axes[1].yaxis, *axes[1].get_ylim())
   for axis, name in zip(axes, ("linear scale", "log scale"), strict=True):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import GREY, WIDTH, bar, legend_below, new_figure, tidy
+from jaxreg._figures import GREY, WIDTH, bar, legend_below, new_figure, tidy, verbatim
 from jaxreg._intervals import wilson
 from jaxreg._paper_names import paper_name
 from jaxreg.calibration import Bins
@@ -42,7 +42,7 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
     some = count > 0
     mean, accuracy = confidence[some] / count[some], correct[some] / count[some]
     enough = count[some] >= FEW
-    label = f"{paper_name(label)}, ECE {100 * error:.2f} %"
+    label = f"{verbatim(paper_name(label))}, ECE {100 * error:.2f} %"
     dots: Any = {"color": color, "markersize": 4, "clip_on": False}  # an accuracy of 0 or 1 is on the edge
     upper.plot(mean, np.where(enough, accuracy, np.nan), "o-", label=label, **dots)
     if not enough.all():  # an empty line that is not clipped would take the axes' room

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from jaxreg._checks import check_log_probs, check_range
-from jaxreg._figures import WIDTH, new_figure
+from jaxreg._figures import WIDTH, new_figure, verbatim
 
 MAX_PRINTED = 10
 MAX_NAMED = 25
@@ -163,4 +163,4 @@ def _name(axis, names: Sequence[str]) -> None:
     axis.set_major_locator(MaxNLocator(10, integer=True))
     return
   upright = axis.axis_name == "x" and _upright(names)
-  axis.set_ticks(range(len(names)), names, fontsize="small", rotation=90 if upright else 0)
+  axis.set_ticks(range(len(names)), [*map(verbatim, names)], fontsize="small", rotation=90 if upright else 0)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxreg import plots
-from jaxreg._figures import WIDTH, band, legend_below, new_figure, tidy
+from jaxreg._figures import WIDTH, band, legend_below, new_figure, tidy, verbatim
 from jaxreg.calibration import Bins
 
 Arrays = Mapping[str, np.ndarray]
@@ -33,11 +33,13 @@ def lines(by_label: ByLabel, panels: Mapping[str, tuple[str, str]], *, columns: 
     for number, (label, seeds) in enumerate(by_label.items()):
       grid, values = seeds[0][x], np.stack([arrays[y] for arrays in seeds])
       marker = "o" if len(grid) < 20 else ""
-      axis.plot(grid, values.mean(axis=0), marker=marker, markersize=3.5, color=f"C{number}", label=label)
+      axis.plot(
+        grid, values.mean(axis=0), marker=marker, markersize=3.5, color=f"C{number}", label=verbatim(label)
+      )
       low, high = values.min(axis=0), values.max(axis=0)
       axis.fill_between(grid, low, high, color=f"C{number}", alpha=0.2, linewidth=0)
-    tidy(axis, title)
-    axis.set_xlabel(x)
+    tidy(axis, verbatim(title))
+    axis.set_xlabel(verbatim(x))
     axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
   for axis in axes[len(panels) :]:
     axis.set_visible(False)
@@ -55,7 +57,7 @@ def histograms(by_label: Mapping[str, np.ndarray], xlabel: str, *, bins: Any = 3
   edges: Any = np.histogram_bin_edges(np.concatenate([*some.values()]), bins)
   for label, values in some.items():
     weights = np.full(len(values), 1 / len(values))
-    axis.hist(values, edges, weights=weights, histtype="step", linewidth=1.5, label=label)
+    axis.hist(values, edges, weights=weights, histtype="step", linewidth=1.5, label=verbatim(label))
   tidy(axis, "share of the examples")
   axis.set(xlabel=xlabel, yscale="log")
   axis.legend(fontsize="small", frameon=False)

@@ -197,8 +197,8 @@ def test_the_first_of_the_files_can_be_for_training(idx_folder):
       (options, rf"\.num_train: .* the first per_class, at most 54, .* got {options['num_train']}$")
       for options in ({"num_train": 55}, {"num_train": 5, "per_class": 5, "drawn": False})
     ),
-    ({"num_train": -1}, r"\.num_train: must be at least 0 and finite, got -1"),
-    ({"per_class": -1}, r"\.per_class: must be at least 0 and finite, got -1"),
+    ({"num_train": -1}, r"\.num_train: must be at least 0 and at most 1e9, got -1"),
+    ({"per_class": -1}, r"\.per_class: must be at least 0 and at most 1e9, got -1"),
     *(
       ({"per_class": n, "drawn": False}, rf"\.per_class: got {n}, at most 10 are allowed") for n in (11, 1000)
     ),

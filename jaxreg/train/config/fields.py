@@ -43,7 +43,7 @@ class Field(NamedTuple):
 
   default: object = FROM_SIGNATURE
   help: str = ""  # for fields that no function's docstring describes
-  allowed: str | None = None  # the interval of its numbers, as "[0, inf)"
+  allowed: str | None = None  # the interval of its numbers, as "[0, 1e9]"
   # When a job reads it: a function of the flat configuration, or the name of a field that must not be empty
   # or 0. That field itself is always read.
   read_when: Reads | str | None = None
@@ -122,7 +122,7 @@ class Mesh(Group, scope="call"):
   model: int = field(
     1,
     "Number of devices on the mesh axis `model`; the axis `data` has the rest and splits batches.",
-    "[1, inf)",
+    "[1, 1e9]",
   )
   slices: int = field(
     1,
@@ -137,7 +137,7 @@ class Mesh(Group, scope="call"):
   min_size: int = field(
     16384,
     "Rules for the largest dimension leave parameters with fewer elements whole.",
-    "[0, inf)",
+    "[0, 1e12]",
     "mesh.shard",
   )
   axes: Literal["auto", "explicit"] = field(
@@ -168,11 +168,11 @@ class ProfileFields(Group, read_when="profile.steps", scope="call"):
 
 class Watch(Group, scope="call"):
   steps: int = field(
-    500, "Warn after this many steps without learning, or when the loss explodes; 0: never.", "[0, inf)"
+    500, "Warn after this many steps without learning, or when the loss explodes; 0: never.", "[0, 1e9]"
   )
 
 
-class Subset(Group, allowed="[0, inf)"):
+class Subset(Group, allowed="[0, 1e9]"):
   num_train: int = field(0, "Training examples to keep, the first ones of the source; 0: all.")
   num_classes: int = field(0, "Classes to keep, drawn by the seed; 0: all.")
   per_class: int = field(0, "Training examples of each class to keep, drawn by the seed; 0: all.")
@@ -190,12 +190,12 @@ class FlippedLabels(Group, read_when="data.flipped_labels.rate"):
 
 
 class Unlabelled(Group):
-  batch_size: int = field(0, "Examples outside the subset that join each batch, unlabelled.", "[0, inf)")
+  batch_size: int = field(0, "Examples outside the subset that join each batch, unlabelled.", "[0, 1e9]")
 
 
 class Stream(Group, function=Decoding, read_when=reads_streams):
   size: int = field(allowed="[1, 1e4]")
-  sides: tuple[int, ...] = field()
+  sides: tuple[int, ...] = field(allowed="[1, 1e4]")
   workers: int = field(allowed="[0, 1e4]", scope="call")
 
 
@@ -206,7 +206,7 @@ class Data(Choice):
     "Fraction of the training examples for validation, stratified, if the source has no examples for it.",
     "(0, 1)",
   )
-  resident_gib: float = field(4.0, "Data sets larger than this, in GiB, stay on the host.", "[0, inf)")
+  resident_gib: float = field(4.0, "Data sets larger than this, in GiB, stay on the host.", "[0, 1e9]")
   skip_unreadable: bool = field(
     False,
     "Read all images once before, and leave out broken ones.",
@@ -222,11 +222,13 @@ class Data(Choice):
 
 class Augment(Choice):
   names: tuple[str, ...] = field((), "Augmentations of the stored inputs of training batches, in this order.")
-  mean: tuple[float, ...] = field((), "Mean of each channel, which is subtracted from the scaled inputs.")
+  mean: tuple[float, ...] = field(
+    (), "Mean of each channel, which is subtracted from the scaled inputs.", "[-1e6, 1e6]"
+  )
   std: tuple[float, ...] = field(
     (),
     "Standard deviation of each channel, which divides the inputs after the mean is subtracted.",
-    "(0, inf)",
+    "(0, 1e6]",
   )
 
 
@@ -235,7 +237,7 @@ class Model(Choice):
   unbalance: float = field(
     0.0,
     "Standard deviation of the log factors that rescale an MLP's hidden units at initialisation.",
-    "[0, inf)",
+    "[0, 10]",
   )
 
 
@@ -245,12 +247,12 @@ class Method(Choice):
     "none", "Weights of the training examples by their class, as losses.class_weights computes them."
   )
   class_weights_limit: float = field(
-    0.0, "The largest ratio of two class weights; 0: any.", "[0, inf)", "method.class_weights"
+    0.0, "The largest ratio of two class weights; 0: any.", "[0, 1e9]", "method.class_weights"
   )
   chunk_size: int = field(
     0,
     "Number of labels whose logits are in memory at a time, for many classes; 0: all.",
-    "[0, inf)",
+    "[0, 1e9]",
     scope="call",
   )
 
@@ -258,7 +260,7 @@ class Method(Choice):
 class Regularizers(Choice, read_when="regularizers.names"):
   names: tuple[str, ...] = field((), "Terms that are added to the loss.")
   dual_learning_rate: float = field(
-    0.01, "Learning rate of the Lagrange multipliers of penalties with a limit.", "(0, inf)"
+    0.01, "Learning rate of the Lagrange multipliers of penalties with a limit.", "(0, 1e6]"
   )
 
 
@@ -291,7 +293,7 @@ class Constraints(Choice, read_when="optimizer.constraints.names"):
 
 
 class WeightDecay(Group, read_when="optimizer.weight_decay.rate"):
-  rate: float = field(0.0, "Rate of the weight decay; 0: none.", "[0, inf)")
+  rate: float = field(0.0, "Rate of the weight decay; 0: none.", "[0, 1e6]")
   decoupled: bool = field(
     False, "Apply the decay after the optimizer's scaling, as AdamW does, and not to the gradient."
   )
@@ -302,23 +304,23 @@ class WeightDecay(Group, read_when="optimizer.weight_decay.rate"):
 
 class Schedule(Choice):
   name: str = field("constant", "Shape of the learning rate after the warm-up.")
-  warmup_epochs: float = field(0.0, "Epochs of linear warm-up from a learning rate of 0.", "[0, inf)")
+  warmup_epochs: float = field(0.0, "Epochs of linear warm-up from a learning rate of 0.", "[0, 1e9]")
 
 
 class Optimizer(Choice):
   name: str = field("adam", "The optimizer, or a wrapper of another one.")
-  learning_rate: float = field(0.001, "The largest learning rate of the schedule.", "(0, inf)")
-  clip_norm: float = field(0.0, "Largest global norm of the gradient; 0: no clipping.", "[0, inf)")
+  learning_rate: float = field(0.001, "The largest learning rate of the schedule.", "(0, 1e30]")
+  clip_norm: float = field(0.0, "Largest global norm of the gradient; 0: no clipping.", "[0, 1e9]")
   constraints: Constraints
   weight_decay: WeightDecay
   schedule: Schedule
 
 
 class Checkpoint(Group):
-  every: int = field(1, "Epochs between checkpoints.", "[1, inf)")
-  every_steps: int = field(0, "Steps between further checkpoints; 0: none.", "[0, inf)")
-  every_minutes: float = field(0.0, "Minutes between further checkpoints; 0: none.", "[0, inf)", scope="call")
-  keep: int = field(2, "Number of latest checkpoints to keep, in addition to the best one.", "[2, inf)")
+  every: int = field(1, "Epochs between checkpoints.", "[1, 1e9]")
+  every_steps: int = field(0, "Steps between further checkpoints; 0: none.", "[0, 1e9]")
+  every_minutes: float = field(0.0, "Minutes between further checkpoints; 0: none.", "[0, 1e9]", scope="call")
+  keep: int = field(2, "Number of latest checkpoints to keep, in addition to the best one.", "[2, 1e9]")
   best: Best = field(
     "auto", "Metric that chooses a checkpoint, and a setting of compare.grid; auto: val/error or val/rmse."
   )
@@ -409,13 +411,13 @@ class Config(Group):
   """All fields."""
 
   job: Job = field("train", "What to do.", scope="call")
-  seed: int = field(0, "Seed of the initial weights, the order of the data and all noise.")
-  batch_size: int = field(64, "Number of labelled examples in a batch, over all devices.", "[1, inf)")
+  seed: int = field(0, "Seed of the initial weights, the order of the data and all noise.", "[0, 4294967295]")
+  batch_size: int = field(64, "Number of labelled examples in a batch, over all devices.", "[1, 1e9]")
   epochs: int = field(
     10, "Length of the run in passes over the training examples.", "[1, 1e9]", scope="length"
   )
   steps: int = field(0, "Length of the run in steps; 0: `epochs` counts.", "[0, 1e9]", scope="length")
-  eval_every: int = field(1, "Epochs between evaluations on the validation split.", "[1, inf)")
+  eval_every: int = field(1, "Epochs between evaluations on the validation split.", "[1, 1e9]")
   eval_batch_size: int = field(500, "Examples in a batch of an evaluation.", "[1, 1e6]", scope="prediction")
   parallel: Literal["jit", "pmap"] = field("jit", "How a step runs on several devices.", scope="length")
   replicas: int = field(
@@ -427,7 +429,7 @@ class Config(Group):
   steps_per_dispatch: int = field(0, "Steps in one call of the program; 0: 1 on a CPU, else 8.", "[0, 1e6]")
   mesh: Mesh
   accumulate: int = field(
-    1, "Number of microbatches whose gradients are accumulated, to save memory.", "[1, inf)"
+    1, "Number of microbatches whose gradients are accumulated, to save memory.", "[1, 1e9]"
   )
   precision: Literal["float32", "bfloat16"] = field(
     "float32", "Number format of the layers; parameters, losses and masks are float32."
@@ -435,7 +437,7 @@ class Config(Group):
   onednn: bool = field(
     False, "With JAX 0.12, compute convolutions on a CPU by oneDNN: faster, but compiled at every start."
   )
-  log_every: int = field(50, "Steps between training records.", "[1, inf)")
+  log_every: int = field(50, "Steps between training records.", "[1, 1e9]")
   log: LogFields
   profile: ProfileFields
   watch: Watch
@@ -464,8 +466,61 @@ OPTIONS: dict[str, Field] = {
   "data.*.workers data.*.path data.csv.val data.csv.test data.*.data_dir data.*.manual_dir": Field(
     scope="place"
   ),
+  # The intervals of numbers; the first row that fits counts. Bounds that no source has keep float32 finite.
+  "augment.color_jitter.hue": Field(allowed="[0, 0.5]"),
+  "augment.color_jitter.* augment.*.area": Field(allowed="[0, 1]"),
+  "augment.*.aspect": Field(allowed="(0, 1e4]"),
+  "augment.*.max_aspect augment.*.max_factor": Field(allowed="[1, 1e4]"),
+  "augment.*.max_degrees": Field(allowed="[0, 180]"),
+  "augment.*.size augment.*.padding augment.*.max_shift regularizers.*.cutout_size": Field(
+    allowed="[0, 1e6]"
+  ),
+  "augment.*mix.alpha augment.*mixup.alpha regularizers.*.alpha": Field(allowed="(0, 1e4]"),
+  "augment.*.severity regularizers.*.severity": Field(allowed="[0.1, 10]"),
+  "augment.*.magnitude regularizers.*.magnitude": Field(allowed="[0, 10]"),
+  "augment.*.num_*": Field(allowed="[1, 100]"),
+  "augment.*.fill": Field(allowed="[-1e6, 1e6]"),
+  "augment.lighting.std": Field(allowed="[0, 1e6]"),
+  "average.*.patience": Field(allowed="[1, 1e9]"),
+  "average.*.every": Field(allowed="[0, 1e9]"),
+  "average.ema.warmup": Field(allowed="(0, 1e9]"),
+  "average.ema.power": Field(allowed="[0, 100]"),
+  "average.early_stopping.min_delta": Field(allowed="[0, 1e6]"),
+  "data.npz.scale": Field(allowed="(0, 1e9]"),
+  "data.parallel_text.*_length data.parallel_text.vocab_size": Field(allowed="[1, 1e9]"),
+  "method.cosface.loss.margin": Field(allowed="[0, 2]"),
+  "method.arcface.loss.margin": Field(allowed="[0, 3.15]"),
+  "method.asymmetric.loss.margin": Field(allowed="[0, 1)"),
+  "method.*.loss.scale method.*.logit_scale method.*.df model.Airbench.scale": Field(allowed="(0, 1e6]"),
+  "method.bi_tempered.loss.t2": Field(allowed="[1, 100]"),
+  "method.bi_tempered.loss.t1 method.binary_focal.loss.alpha method.gaussian_nll.loss.beta": Field(
+    allowed="[0, 1]"
+  ),
+  "method.*poly_loss.loss.epsilon": Field(allowed="[-1, 1e6]"),
+  "method.*.initial_rate method.pinball.loss.levels regularizers.kl_sparsity.target": Field(allowed="(0, 1)"),
+  "method.group_softmax.loss.power": Field(allowed="(0, 100]"),
+  "method.*.loss.rate": Field(allowed="[0, 1]"),
+  "model.*.layer_scale": Field(allowed="[0, 1e6]"),
+  "optimizer.constraints.max_norm.limit": Field(allowed="(0, 1e6]"),
+  "optimizer.constraints.min_max_norm.rate optimizer.constraints.*.ratio": Field(allowed="[0, 1]"),
+  "optimizer.constraints.min_max_norm.*": Field(allowed="[0, 1e6]"),
+  "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": Field(allowed="[0, 1]"),
+  "optimizer.*.b[123] optimizer.*.momentum optimizer.signum.beta": Field(allowed="[0, 1)"),
+  "optimizer.*.decay optimizer.*.decay_rate optimizer.*_decay": Field(allowed="[0, 1]"),
+  "optimizer.adafactor.clipping_threshold optimizer.rprop.*_step_size": Field(allowed="(0, 1e6]"),
+  "optimizer.adafactor.decay_offset optimizer.adafactor.min_dim_*": Field(allowed="[0, 1e9]"),
+  "optimizer.optimistic_*.alpha optimizer.optimistic_*.beta optimizer.*.threshold": Field(allowed="[0, 1e6]"),
+  "optimizer.*.initial_* optimizer.*.min_norm optimizer.*.trust_coefficient": Field(allowed="[0, 1e6]"),
+  "optimizer.*.shrink optimizer.rprop.eta_minus": Field(allowed="(0, 1)"),
+  "optimizer.rprop.eta_plus": Field(allowed="[1, 1e3]"),
+  "optimizer.lbfgs.memory_size": Field(allowed="[1, 1e4]"),
+  "optimizer.p_norm_sgd.p": Field(allowed="(1, 1e4]"),
+  "optimizer.path_sgd.p": Field(allowed="[1, 100]"),
+  "optimizer.polyak_sgd.f_min": Field(allowed="[-1e6, 1e6]"),
+  "regularizers.*.ratio": Field(allowed="[0, 1]"),
+  "regularizers.*.clip": Field(allowed="[-1e6, 1e6]"),
   "augment.*.rate noise.*.rate model.*_rate model.*_rates": Field(allowed="[0, 1]"),
-  "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": Field(allowed="[0, inf)"),
+  "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": Field(allowed="[0, 1e6]"),
   "model.*.num_kept": Field(allowed="[0, 1e6]"),
   "model.*.depth model.*.num_*": Field(allowed="[1, 1e4]"),
   "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.patch_size model.*.d_*": Field(
@@ -478,7 +533,7 @@ OPTIONS: dict[str, Field] = {
     help="Factor of the logits before the softmax of the prediction."
   ),
   "method.logit_adjustment.loss.class_counts": Field(
-    help="Training examples of each class.", allowed="(0, inf)"
+    help="Training examples of each class.", allowed="(0, 1e9]"
   ),
   "method.multitask.loss.weight": Field(
     help="Weight of each additional task, unless the head learns the weights."
@@ -492,33 +547,32 @@ OPTIONS: dict[str, Field] = {
   "method.*.delta regularizers.*.length_scale": Field(allowed="(0, 1e6]"),
   "method.*.smoothing average.*.start average.ema.decay regularizers.*.threshold": Field(allowed="[0, 1]"),
   "optimizer.*weight optimizer.*.rho optimizer.*.eps optimizer.*.eps_root": Field(allowed="[0, 1e6]"),
-  "regularizers.*_prior.* regularizers.*.step_size": Field(allowed="[0, inf)"),
+  "regularizers.*_prior.* regularizers.*.step_size": Field(allowed="[0, 1e6]"),
   "method.*.predict.*": Field(scope="prediction"),
   "method.*": Field(allowed="[-1e6, 1e6]"),
-  "regularizers.*.weight": Field(help="Factor of the term in the loss.", allowed="[0, inf)"),
+  "regularizers.*.weight": Field(help="Factor of the term in the loss.", allowed="[0, 1e6]"),
   "regularizers.*.limit": Field(
     help="Bounds the penalty by this value, with a multiplier found by dual ascent; 0: no bound.",
-    allowed="[0, inf)",
+    allowed="[0, 1e9]",
   ),
   "average.swag.rank": Field(allowed="[2, 1e4]"),
   "average.swag.samples": Field(allowed="[1, 1e6]"),
-  "average.swag.scale regularizers.*.eps": Field(allowed="[0, inf)"),
+  "average.swag.scale regularizers.*.eps": Field(allowed="[0, 1e6]"),
   "optimizer.*.inner": Field(help="Optimizer inside the wrapper."),
   "optimizer.*.variance": Field(
-    help="Variance of the gradient's noise at the first step.", allowed="[0, inf)"
+    help="Variance of the gradient's noise at the first step.", allowed="[0, 1e6]"
   ),
   "optimizer.*.gamma": Field(
-    help="The noise's variance falls as (1 + step) to the power of minus this value.", allowed="[0, inf)"
+    help="The noise's variance falls as (1 + step) to the power of minus this value.", allowed="[0, 1e6]"
   ),
-  "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": Field(allowed="[0, 1]"),
   "optimizer.mahalanobis.metric": Field(
     help="Metric of the steepest descent: pairs of a glob and a number; as a flag, 'GLOB: NUMBER'."
   ),
   "optimizer.reparameterize.coordinates": Field(help="Coordinates in which a step is made."),
-  "optimizer.reparameterize.scale": Field(help="Scale of these coordinates."),
-  "optimizer.schedule.step.factor optimizer.schedule.step.boundaries": Field(allowed="[0, inf)"),
+  "optimizer.reparameterize.scale": Field(help="Scale of these coordinates.", allowed="(0, 1e6]"),
+  "optimizer.schedule.step.factor optimizer.schedule.step.boundaries": Field(allowed="[0, 1e9]"),
   "optimizer.schedule.cosine.final": Field(allowed="[0, 1]"),
-  "optimizer.schedule.noam.*": Field(allowed="[1, inf)"),
+  "optimizer.schedule.noam.*": Field(allowed="[1, 1e9]"),
 }
 
 

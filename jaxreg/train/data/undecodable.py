@@ -59,8 +59,8 @@ def without_faults(data: Dataset) -> tuple[Dataset, str]:
 
 def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
   file = user_cache() / "unreadable" / f"{_key(images)}.json"
-  if not fresh:
-    with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
+  if not fresh and file.is_file():  # a pipe would be waited for
+    with contextlib.suppress(OSError, ValueError):  # it is damaged
       table = parse_table(file.read_bytes(), required=True)
       return {int(position): str(fault) for position, fault in table.items()}
   images = dataclasses.replace(images, hint="")
