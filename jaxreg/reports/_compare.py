@@ -83,7 +83,7 @@ def compare(
     section, _, number = name.partition("/")
     entry = head["sections"][section]["numbers"][number]
     about = {"title": f"{TITLES[section]}: {entry['title']}", "percent": entry["percent"]}
-    examples = sizes.get(name, head["examples"])
+    examples = sizes[name] if name in sizes else int(head["examples"])
     differences[label][name] = {**about, **_difference(ours, theirs, examples), "examples": examples}
   tested = [
     (each["p"], label, name)
