@@ -296,9 +296,9 @@ def test_splits_and_arrays_that_nothing_reads_are_told(tmp_path, data_dir):
   assert f"{case} has test too, not read with train='train', val='', test='validation'" in told
   with pytest.raises(train.RunError, match=r"data.huggingface.test: none of the 40 rows has a label"):
     stored(case)
-  arrays = {f"x_{part}": np.eye(9)[number:] for number, part in enumerate(("train", "test"))}
+  arrays = {f"x_{part}": np.eye(40)[number:] for number, part in enumerate(("train", "test"))}
   arrays |= {f"y_{part}": np.arange(len(arrays[f"x_{part}"])) % 2 for part in ("train", "test")}
-  np.savez(tmp_path / "a.npz", **arrays, x_valid=np.eye(9))
+  np.savez(tmp_path / "a.npz", **arrays, x_valid=np.eye(40))
   assert runs.read_source("npz", path=str(tmp_path / "a.npz")).remarks == (
     f"{tmp_path / 'a.npz'} has the arrays x_valid too, which nothing reads",
   )
