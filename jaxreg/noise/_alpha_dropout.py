@@ -42,7 +42,7 @@ def alpha_dropout(
   check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
   if key is None:
     return x
-  mask = dropout_mask(key, x, shape, rate=rate)
+  mask = dropout_mask(key, shape, rate=rate, like=x)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 the scale is infinite; a dropped entry is then 0 times that scale, and must be 0.
   usual = jnp.where(keep > 0, keep, 1)

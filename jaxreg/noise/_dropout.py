@@ -50,7 +50,7 @@ def dropout(
   check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
   if key is None:
     return x
-  mask = dropout_mask(key, x, shape, rate=rate)
+  mask = dropout_mask(key, shape, rate=rate, like=x)
   keep = 1.0 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient exactly 0.
   scale = 1.0 / jnp.where(keep > 0, keep, 1.0) if inverted else 1.0
@@ -58,10 +58,10 @@ def dropout(
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros((), x.dtype))
 
 
-def dropout_mask(key: Key, x: Array, shape: tuple[int, ...], *, rate: ArrayLike) -> Array:
-  """Samples the entries of `x` to keep: `[shape]`, bool, true with probability `1 - rate`."""
+def dropout_mask(key: Key, shape: tuple[int, ...], *, rate: ArrayLike, like: ArrayLike = 0.0) -> Array:
+  """Samples the kept entries: `[shape]`, bool, true with probability `1 - rate`, split as `like` is."""
   keep = 1.0 - jnp.asarray(rate, jnp.float32)
-  return drawn_like(x, jax.random.bernoulli, check_key(key), shape, p=keep)
+  return drawn_like(jnp.asarray(like), jax.random.bernoulli, check_key(key), shape, p=keep)
 
 
 def shared_shape(x: Array, shared_axes: tuple[int, ...]) -> tuple[int, ...]:
