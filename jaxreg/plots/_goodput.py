@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from jaxreg._figures import WIDTH, legend_below, new_figure, tidy
+from jaxreg._figures import WIDTH, legend_below, new_figure, tidy, verbatim
 from jaxreg._paper_names import paper_name
 
 # What a kind of time is called, and its color: the steps that count are blue.
@@ -49,7 +49,7 @@ def goodput(runs: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Figure
         )
       left += share
   axis.set_yticks(
-    np.arange(len(runs)), [f"{paper_name(label)}\n{_described(run)}" for label, run in runs.items()]
+    np.arange(len(runs)), [f"{verbatim(paper_name(label))}\n{_described(run)}" for label, run in runs.items()]
   )
   axis.tick_params(axis="y", labelsize="small")
   axis.invert_yaxis()

@@ -17,6 +17,7 @@ RECORDS = [{"epoch": epoch, "val/nll": 1.0, "val/error": 0.5, "train/loss": 1.0}
 FIT = types.SimpleNamespace(slope_interval=(1.0, 2.0), slope=1.5, intercept=0.0)
 TRACES = {"steps": LINE, "trace": LINE, "isotropic": LINE, "ratio": LINE}
 ESTIMATE = (LINE, LINE)
+GOODPUT = {"seconds": {"step": 1.0}, "wall_seconds": 2.0, "share": 0.5, "starts": 1}
 ROW = {"test/error": [0.1, 0.2], "test/nll": [0.1, 0.2], "test/ece": [0.1, 0.2]}
 LOG_PROBS = np.log(np.full((4, 2), 0.5))
 
@@ -33,6 +34,7 @@ DRAW = {
   "terms": lambda text: plots.terms([{**each, f"train/{text}": 1.0} for each in RECORDS], (text,)),
   "convergence": lambda text: plots.convergence({text: RECORDS}),
   "comparison": lambda text: plots.comparison({text: ROW, "other": ROW}),
+  "goodput": lambda text: plots.goodput({text: GOODPUT}),
   "profiles": lambda text: plots.profiles(LINE, {text: TWO}),
   "power_laws": lambda text: plots.power_laws({text: {text: (LINE, LINE, FIT)}}, xlabel="x", ylabel="y"),
   "alignment": lambda text: plots.alignment({text: TRACES}),
