@@ -190,15 +190,15 @@ def test_topologies():
 @pytest.mark.slow
 def test_the_command_for_two_nodes_of_gpus(tmp_path):
   flags = ["--config.mesh.slices=2", "--config.batch_size=64", "--config.mesh.shard=('fsdp',)"]
-  done = runs.run(["compile", "--topology", "gpu:4", *flags], tmp_path)
-  assert done.returncode == 0, done.stderr
-  assert "2 slices of gpu:4: 8 devices" in done.stdout
+  status, out, err = runs.run(["compile", "--topology", "gpu:4", *flags], tmp_path)
+  assert status == 0, err
+  assert "2 slices of gpu:4: 8 devices" in out
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 def test_the_command_for_tpus(tmp_path):
   flags = ["--config.mesh.slices=2", "--config.batch_size=64"]
-  done = runs.run(["compile", "--topology", "v5e:2x2", *flags], tmp_path)
-  assert done.returncode == 0, done.stderr
-  assert "2 slices of v5e:2x2: 8 devices (TPU v5 lite)" in done.stdout
+  status, out, err = runs.run(["compile", "--topology", "v5e:2x2", *flags], tmp_path)
+  assert status == 0, err
+  assert "2 slices of v5e:2x2: 8 devices (TPU v5 lite)" in out

@@ -15,8 +15,8 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.rows import parse_entries
 from jaxreg.train.data.batches import batch_indices, make_source
-from jaxreg.train.devices.wrap import make_step
 from jaxreg.train.devices.sharding import gathered_layout, make_layout, make_mesh, parse, stacked_layout
+from jaxreg.train.devices.wrap import make_step
 from jaxreg.train.finished.restore import restore_states
 from jaxreg.train.step.state import TrainState
 

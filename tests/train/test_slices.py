@@ -12,8 +12,8 @@ from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data.batches import batch_axes, batch_indices, local_positions, make_source
-from jaxreg.train.devices.wrap import make_step
 from jaxreg.train.devices.sharding import make_layout, make_mesh, num_parts
+from jaxreg.train.devices.wrap import make_step
 
 FSDP = {"mesh.shard": ("fsdp",), "mesh.min_size": 128}
 STEPS, SEED = 4, 7

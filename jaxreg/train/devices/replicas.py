@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.devices.wrap import Place, Step, TrainStep, make_step
 from jaxreg.train.devices.sharding import Layout, gathered, stacked_layout
+from jaxreg.train.devices.wrap import Place, Step, TrainStep, make_step
 from jaxreg.train.step.state import States, TrainState
 from jaxreg.typing import Array, Batch, Params, PyTree
 

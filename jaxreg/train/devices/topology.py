@@ -83,7 +83,9 @@ class Topology:
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")
     os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)  # a program for other devices cannot be read back
+    jax.config.update(
+      "jax_enable_compilation_cache", False
+    )  # a program for other devices cannot be read back
     if not self.is_tpu:
       jax.config.update("jax_num_cpu_devices", self.size * self.slices)
 

@@ -23,10 +23,10 @@ from jaxreg.train.config.choices import Config
 from jaxreg.train.data.batches import batch_axes
 from jaxreg.train.data.dataset import DataSpec, is_tokens
 from jaxreg.train.devices.collectives import ACROSS, collectives
-from jaxreg.train.devices.wrap import make_step
 from jaxreg.train.devices.flops import count_flops
 from jaxreg.train.devices.sharding import make_layout, make_mesh
 from jaxreg.train.devices.topology import CHIPS, GIB, Chip, parse_topology
+from jaxreg.train.devices.wrap import make_step
 from jaxreg.train.errors import RunError, first_line
 from jaxreg.train.finished.reuse import make_teacher
 from jaxreg.train.sealed_tables import Table
