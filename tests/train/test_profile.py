@@ -1,6 +1,7 @@
 """A profile of some steps: the trace in the work directory, and a run that is the same without it."""
 
 import collections
+import importlib.util
 
 import jax
 import pytest
@@ -93,3 +94,23 @@ def test_the_compiled_step_names_its_phases(chunk_size):
   text = jax.jit(program.train_step).lower(program.abstract, batch).compile().as_text()
   for phase in ("augment", "loss", "forward", "update"):
     assert f"{phase}/" in text or f"{phase})/" in text, phase
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("light_runs")
+def test_the_example_draws_the_phases_of_a_step(tmp_path):
+  spec = importlib.util.spec_from_file_location("step_profile", runs.ROOT / "examples" / "step_profile.py")
+  example = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(example)
+  with pytest.raises(SystemExit, match="has no profile; train with"):
+    example.main(str(tmp_path), str(tmp_path / "step.png"))
+  train.train(runs.make_config({"profile.start": 10, "profile.steps": 2}), tmp_path / "run")
+  spans, (start, end) = example.main(str(tmp_path / "run"), str(tmp_path / "step.png"))
+  assert (tmp_path / "step.png").stat().st_size > 1000
+  for name in ("input", "forward", "backward", "loss", "update"):
+    assert spans[name], name
+    assert all(start <= a <= b <= end for a, b in spans[name]), name
+  assert example.phase_of("jit(one)/jvp(loss)/forward/Dense_0/dot_general") == "forward"
+  assert example.phase_of("jit(one)/transpose(jvp(loss))/forward/Dense_0/dot_general") == "backward"
+  assert example.phase_of("jit(one)/update/sub") == "update"
+  assert example.phase_of("jit(one)/gather") == "other"
