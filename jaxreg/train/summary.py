@@ -49,8 +49,9 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
 
 
 def _goodput(workdir: Path) -> list[str]:
-  """Formats the share of the time in steps that count, and the largest kinds of lost time."""
-  goodput = read(workdir, "results.json").get("goodput")
+  """Formats the share of the time in steps that count, and the largest lost times, if they are known."""
+  results = read(workdir, "results.json") if (workdir / "results.json").is_file() else {}
+  goodput = results.get("goodput")
   if goodput is None:
     return []
   wall = goodput["wall_seconds"]
