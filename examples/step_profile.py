@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import jax
-from jaxreg.train.devices.compile import make_step
 from matplotlib.figure import Figure
 
 from jaxreg import train
@@ -19,6 +18,7 @@ from jaxreg._onednn import request_onednn
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import make_run, replicas_of
+from jaxreg.train.devices.wrap import make_step
 from jaxreg.train.finished.restore import restore_config
 from jaxreg.train.run.initial_state import initial_states
 
