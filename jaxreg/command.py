@@ -30,7 +30,7 @@ JOBS = {
   "compare": "jaxreg.train.jobs.compare:compare",
   "report": "jaxreg.train.jobs.report:report",
   "check_data": "jaxreg.train.jobs.check_data:check_data",
-  "compile": "jaxreg.train.jobs.compile:compile_ahead",
+  "compile": "jaxreg.train.jobs.compile:compile",
 }
 PACKAGE = Path(__file__).resolve().parent
 INSTALLED = PACKAGE / "_configs"  # where the wheel has them; see pyproject.toml

@@ -146,7 +146,7 @@ def test_every_method_of_every_class_is_shown_and_says_what_it_does():
   for folder, name, found in classes():
     page = pages()[f"reference/{folder}/{reference.file_of(folder, name)}.rst"]
     theirs = {key for base in found.__mro__ if not base.__module__.startswith("jaxreg") for key in dir(base)}
-    for key, value in vars(found).items():
+    for key, value in list(vars(found).items()):  # a read fills caches in them
       if callable(value) and not key.startswith("_") and key not in theirs and not inspect.isclass(value):
         if f"{key}" in getattr(found, "__annotations__", {}):
           continue  # a field whose default is a function

@@ -125,7 +125,7 @@ def run_job(monkeypatch, *flags, memory=None):
     monkeypatch.setitem(CHIPS, "gpu", dataclasses.replace(CHIPS["gpu"], memory=memory))
   fields = [f"--config.{name}={value}" for name, value in SMALL.items()]
   config = parse("--topology", "gpu:8", *fields, *flags)
-  return job.compile_ahead(config, Path()), config
+  return job.compile(config, Path()), config
 
 
 def test_a_step_that_does_not_fit_is_an_error_after_its_report(monkeypatch, capsys):

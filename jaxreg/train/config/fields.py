@@ -127,7 +127,7 @@ class Mesh(Group, scope="call"):
   slices: int = field(
     1,
     "Number of TPU slices or GPU nodes: each splits parameters by itself, and they share each batch.",
-    "[1, inf)",
+    "[1, 1e6]",
   )
   shard: tuple[str | tuple[str | float, ...], ...] = field(
     (),
@@ -487,7 +487,8 @@ OPTIONS: dict[str, Field] = {
   "average.ema.power": Field(allowed="[0, 100]"),
   "average.early_stopping.min_delta": Field(allowed="[0, 1e6]"),
   "data.npz.scale": Field(allowed="(0, 1e9]"),
-  "data.parallel_text.*_length data.parallel_text.vocab_size": Field(allowed="[1, 1e9]"),
+  "data.parallel_text.*_length": Field(allowed="[2, 1e9]"),
+  "data.parallel_text.vocab_size": Field(allowed="[1, 1e9]"),
   "method.cosface.loss.margin": Field(allowed="[0, 2]"),
   "method.arcface.loss.margin": Field(allowed="[0, 3.15]"),
   "method.asymmetric.loss.margin": Field(allowed="[0, 1)"),

@@ -39,7 +39,7 @@ UTILIZATION = (0.6, 0.25)
 NO_ROOM = "RESOURCE_EXHAUSTED"
 
 
-def compile_ahead(config: Config, workdir: Path) -> Table:
+def compile(config: Config, workdir: Path) -> Table:
   """Compiles the training step for `config.compile.topology`; nothing is written into `workdir`.
 
   Raises:
