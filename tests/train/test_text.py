@@ -151,7 +151,7 @@ def latin(folder):
     (damage, {}, r"\.path: .*train\.en\.gz is damaged"),
     (latin, {}, r"\.path: .*train\.de is damaged or no text"),
     (None, {"vocab_size": 10}, r"\.vocab_size: must be at least \d+: one per character .* got 10"),
-    (None, {"source_length": 1}, r"\.source_length: must be at least 2, .* got 1"),
+    (None, {"source_length": 1}, r"\.source_length: must be at least 2 and .* got 1"),
     (None, {"target_length": 0}, r"\.target_length: must be at least 2 and .* got 0"),
     (
       None,
