@@ -1,26 +1,57 @@
-"""Writes files that stay whole, whatever happens meanwhile, and waits until they are on disk."""
+"""Writes files that stay whole, on a disk or in a bucket, and waits until they are there.
+
+A path is a `pathlib.Path` or an `etils.epath.Path`; one that begins with `gs://` leads into a bucket. Here is
+what differs between the two. A disk needs a rename and a sync, while a bucket stores an object whole or not
+at all. A bucket has no folders, and an append or a rename would copy the object.
+"""
 
 import contextlib
 import errno
+import io
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+SCHEME = "gs://"
+
+
+def in_bucket(path: Any) -> bool:
+  """Tells whether a path leads into a bucket."""
+  return os.fspath(path).startswith(SCHEME)
+
+
+def to_path(path: Any) -> Any:
+  """Returns a path to read and write: of this machine, or in a bucket for `gs://BUCKET/FOLDER`."""
+  if not in_bucket(path):
+    return path if hasattr(path, "read_bytes") else Path(path)
+  from jaxreg._bucket import bucket_path  # it needs packages of the extra `gcs`
+
+  return bucket_path(path)
+
+
+def absolute(path: Any) -> Any:
+  """Returns the path from the root of the disk; a path in a bucket stays as it is."""
+  return path if in_bucket(path) else type(path)(os.path.abspath(path))
+
 
 @contextlib.contextmanager
-def replaced(file: Path) -> Iterator[BinaryIO]:
-  """Opens a new binary file that takes the place of `file` once it is whole on disk.
+def replaced(file: Any) -> Iterator[BinaryIO]:
+  """Opens a new binary file that takes the place of `file` once it is whole and stored.
 
-  Whatever happens, `file` is either the old one or the new one. A link or a pipe in its place is replaced:
-  people pass work directories on, and a link may name any file of the user.
+  Whatever happens, `file` is either the old one or the new one.
   """
+  if in_bucket(file):
+    content = io.BytesIO()
+    yield content
+    file.write_bytes(content.getvalue())
+    return
   make_folder(file.parent)
   partial = file.with_name(file.name + ".partial")
   try:
-    partial.unlink(missing_ok=True)
-    with open(partial, "xb") as stream:
+    with open(partial, "wb") as stream:
       yield stream
       stream.flush()
       os.fsync(stream.fileno())
@@ -32,58 +63,97 @@ def replaced(file: Path) -> Iterator[BinaryIO]:
   sync(file.parent)
 
 
-def write_bytes(file: Path, content: bytes) -> None:
+def write_bytes(file: Any, content: bytes) -> None:
   """Writes a file as `replaced` does."""
   with replaced(file) as stream:
     stream.write(content)
 
 
-def write_text(file: Path, text: str) -> None:
+def write_text(file: Any, text: str) -> None:
   """Writes a text in UTF-8 as `replaced` does."""
   write_bytes(file, text.encode())
 
 
-def write_json(file: Path, value: object) -> None:
+def write_json(file: Any, value: object) -> None:
   """Writes JSON as `replaced` does."""
   write_text(file, json.dumps(value, indent=2) + "\n")
 
 
-def write_figures(folder: Path, figures: Mapping[str, Any]) -> None:
+def write_figures(folder: Any, figures: Mapping[str, Any]) -> None:
   """Writes Matplotlib's figures into `folder` as `NAME.png`, each as `replaced` does."""
   for name, figure in figures.items():
     with replaced(folder / f"{name}.png") as stream:
       figure.savefig(stream, format="png", dpi=120)
 
 
-def no_link_or_pipe(path: str, flags: int) -> int:
-  """Opens a file for `open(opener=...)`, without following a link or waiting at a pipe."""
-  return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-def make_folder(folder: Path) -> None:
-  """Makes a folder and its parents, and waits until they are on disk."""
+def make_folder(folder: Any) -> None:
+  """Makes a folder and its parents, and waits until they are on disk; a bucket needs none."""
+  if in_bucket(folder):
+    return
   missing = [each for each in (folder, *folder.parents) if not each.exists()]
   folder.mkdir(parents=True, exist_ok=True)
   for each in missing:
     sync(each.parent)
 
 
-def sync_all(folder: Path) -> None:
-  """Waits until a folder and everything in it is on disk, so that a power cut does not lose it."""
-  for path in folder.rglob("*"):
-    sync(path)
-  sync(folder)
+def files_below(folder: Any) -> dict[str, Any]:
+  """Returns all files in a folder and in the folders below, by their path from `folder`, in order."""
+  if in_bucket(folder):
+    from jaxreg._bucket import object_names
+
+    names = object_names(folder)
+  else:
+    names = [
+      os.path.relpath(os.path.join(inner, name), folder)
+      for inner, _, files in os.walk(folder)
+      for name in files
+    ]
+  return {name: folder / name for name in sorted(names)}
+
+
+def remove(path: Any) -> None:
+  """Removes a file, or a folder with everything in it."""
+  if in_bucket(path):
+    for file in files_below(path).values():
+      file.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+  elif path.is_dir():
+    shutil.rmtree(path)
+  else:
+    path.unlink(missing_ok=True)
+
+
+def move_folder(folder: Any, target: Any) -> None:
+  """Moves a folder into the place of another one; in a bucket this copies its objects."""
+  if in_bucket(folder):
+    for name, file in files_below(folder).items():
+      (target / name).write_bytes(file.read_bytes())
+    remove(folder)
+    return
+  make_folder(target.parent)
+  if target.exists():
+    shutil.rmtree(target)
+  os.rename(folder, target)
+
+
+def sync_all(folder: Any) -> None:
+  """Waits until a folder and everything in it is stored, so that a power cut does not lose it."""
+  if in_bucket(folder):
+    return
+  for inner, _, files in os.walk(folder):
+    for name in (*files, ""):
+      sync(os.path.join(inner, name))
   sync(folder.parent)
 
 
-def sync(path: Path) -> None:
+def sync(path: Any) -> None:
   """Waits until the contents of a file, or the names in a folder, are on disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
   except OSError as error:
     # Some file systems, mostly network ones, cannot sync a folder and raise an error.
-    if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+    if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
       raise
   finally:
     os.close(descriptor)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from jaxreg._atomic_files import to_path
 from jaxreg.reports._numbers import Number, resamples
 from jaxreg.reports._page import TITLES, write_page
 from jaxreg.reports._statistics import over_resamples
@@ -53,8 +55,9 @@ def compare(
   """
   if len(cards) < 2:
     raise ValueError(f"cards must have at least two models, got {[*cards]}")
-  listed = {label: [each] if isinstance(each, str | Path) else [*each] for label, each in cards.items()}
-  loaded = {label: [load(Path(folder)) for folder in folders] for label, folders in listed.items()}
+  alone = (str, os.PathLike)
+  listed = {label: [each] if isinstance(each, alone) else [*each] for label, each in cards.items()}
+  loaded = {label: [load(to_path(folder)) for folder in folders] for label, folders in listed.items()}
   first, *others = loaded
   head = loaded[first][0][0]
   for label, seeds in loaded.items():
@@ -103,8 +106,8 @@ def compare(
     "labels": {label: [*map(str, each)] for label, each in listed.items()},
     "differences": differences,
   }
-  write_table(Path(out), results)
-  write_page(Path(out), loaded, title, {}, differences=rows, tested=len(order))
+  write_table(to_path(out), results)
+  write_page(to_path(out), loaded, title, {}, differences=rows, tested=len(order))
   return results
 
 

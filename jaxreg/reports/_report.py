@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 import jaxreg
+from jaxreg._atomic_files import to_path
 from jaxreg._checks import check_choice, check_key, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg.reports import _curvature, _predictions, _robustness
@@ -131,7 +132,7 @@ def report(
     "levels": [*options["levels"]],
     "asked": [name for name in known if sections is None or name in sections],
   }
-  folder, drawn = Path(out), {}
+  folder, drawn = to_path(out), {}
   store = Store(folder, head, model.shown._asdict())
   cards = {title: [(store.table, store.arrays)]}
   left = [name for name in head["asked"] if name not in store.table["sections"]]

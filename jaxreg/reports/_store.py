@@ -164,7 +164,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
   if not (folder / ARRAYS).is_file():
     return {}
   try:
-    with np.load(folder / ARRAYS) as stored:
+    with np.load(io.BytesIO((folder / ARRAYS).read_bytes())) as stored:
       return {name: stored[name] for name in stored.files}
   except DAMAGE as error:
     raise ValueError(f"no card can be read in {folder}: {ARRAYS} is damaged, {one_line(error)}") from error

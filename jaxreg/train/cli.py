@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 from absl import flags
+from etils import epath
 
 import jaxreg
+from jaxreg._atomic_files import absolute
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.config_files import list_files, load_file
@@ -18,7 +20,7 @@ from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError
 from jaxreg.train.run.folder_name import default_workdir
-from jaxreg.train.user_paths import local_path
+from jaxreg.train.user_paths import user_path
 
 USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR]
                      [--config.FIELD=VALUE ...]
@@ -32,8 +34,9 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
               a CSV, Parquet or .npz file, or of a folder of images, with
               conformal sets or intervals; the same as --config.predict.*
   --config    the config file to run; default configs/dropmax_digits.py
-  --workdir   the folder of checkpoints, metrics and figures; a run continues
-              there; default runs/<config>[-<hash of the overrides>]
+  --workdir   the folder of checkpoints, metrics and figures, also in a bucket:
+              gs://BUCKET/FOLDER; a run continues there; default
+              runs/<config>[-<hash of the overrides>]
   --coordinator HOST:PORT --num_processes N --process_id I
               start process I of N that train together; all must see the
               --workdir; $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and
@@ -77,7 +80,7 @@ class Call:
   """The request of a command line; for `--help` and `--list`, the program only prints `text`."""
 
   config: Config | None = None
-  workdir: Path = Path()
+  workdir: epath.Path = dataclasses.field(default_factory=epath.Path)
   text: str = ""
   processes: Options = dataclasses.field(default_factory=dict)  # the arguments of `processes.start`
 
@@ -125,8 +128,8 @@ def parse(argv: list[str], configs: Path) -> Call:
     fields = flatten(config)
     shown = fields if "--helpfull" in helps else fields_read(config)
     return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{help_lines(fields, shown)}\n")
-  workdir = local_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
-  if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
+  workdir = user_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
+  if any("\ud800" <= letter <= "\udfff" for letter in str(absolute(workdir))):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
   if config.job in ("evaluate", "predict", "report") and not has_config:
     from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none

@@ -3,14 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from etils.epath import Path
 
 Json = str | float | None | list["Json"] | dict[str, "Json"]
 Table = dict[str, Any]  # the content of a JSON file, or results for one
 SEAL = "seal"  # the name of the checksum in a table
 DIGITS = 16  # kept of the 64 digits of a SHA-256: enough against accidents
-DEPTH = 32  # the deepest nesting of tables and lists; Python fails at some hundreds
 
 
 def digest(value: object) -> str:
@@ -32,9 +32,8 @@ def sealed(table: Mapping[str, object], run: str = "") -> Table:
 
 def run_token(workdir: Path) -> str:
   """Returns the token of the run in a work directory, or "", which the seals of the run's files cover."""
-  file = workdir / "config.json"
   try:
-    return str(parse_table(file.read_bytes()).get("run", "")) if file.is_file() else ""
+    return str(parse_table((workdir / "config.json").read_bytes()).get("run", ""))
   except (OSError, ValueError):
     return ""
 
@@ -45,22 +44,10 @@ def parse_table(text: str | bytes, *, run: str = "", required: bool = False) -> 
   Raises:
     ValueError: for text that is not a table, or whose checksum does not fit the table and its `run`.
   """
-  try:
-    table = json.loads(text)
-  except RecursionError:
-    raise ValueError("it is nested too deeply") from None
-  _check_depth(table, DEPTH)
+  table = json.loads(text)
   if not isinstance(table, dict):
     raise ValueError("it is not a table")
   seal = table.pop(SEAL, None)
   if (required or seal is not None) and seal != _checksum(table, run):
     raise ValueError(f"it does not match its own checksum{' and this run' if run else ''}")
   return table
-
-
-def _check_depth(value: Json, left: int) -> None:
-  if isinstance(value, dict | list):
-    if not left:
-      raise ValueError("it is nested too deeply")
-    for inner in value.values() if isinstance(value, dict) else value:
-      _check_depth(inner, left - 1)

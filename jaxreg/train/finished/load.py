@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from etils.epath import Path
 
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import Config, base_config, flatten
@@ -26,7 +27,7 @@ from jaxreg.train.run.workdir import check_same
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
-from jaxreg.train.user_paths import local_path
+from jaxreg.train.user_paths import user_path
 from jaxreg.typing import Array, Key, LossFn, ModelState
 
 
@@ -197,11 +198,11 @@ class Predictor:
     return f"Predictor(inputs [{shape}] {kind} -> {outputs}, step {self.step})"
 
 
-def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Predictor:
+def load(workdir: str | os.PathLike[str], *, checkpoint: str | int = "latest", replica: int = 0) -> Predictor:
   """Returns the trained model of a work directory, as a compiled function.
 
   Args:
-    workdir: the folder where `run.py` trained.
+    workdir: the folder where `run.py` trained, also in a bucket.
     checkpoint: `latest`, `best` on the validation split, or a step.
     replica: the replica, if several were trained. A replica of an ensemble is one member;
       `jaxreg.ensembles.arithmetic` joins the members' predictions.
@@ -228,7 +229,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     >>> predict = jaxreg.train.load("runs/dropmax_digits")
     >>> labels = predict(images).argmax(-1)
   """
-  folder = local_path(workdir, "workdir")
+  folder = user_path(workdir, "workdir")
   return restore_predictor(folder, restore_config(base_config(), folder), checkpoint, replica)
 
 

@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import SupportsIndex
 
 import numpy as np
+from etils.epath import Path
 
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import is_resident, load_data

@@ -16,7 +16,7 @@ from jaxreg.train.run.initial_state import parts_of, variables_of
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import Variables
 from jaxreg.train.step.terms import TeacherFn
-from jaxreg.train.user_paths import local_path
+from jaxreg.train.user_paths import local_path, user_path
 from jaxreg.typing import Array, Key
 
 
@@ -26,7 +26,7 @@ def make_teacher(data: DataSpec, workdir: str) -> TeacherFn:
   The inputs are scaled as in `Examples`. The parameters are constants of the compiled caller.
   """
   try:
-    program, state, theirs = restore_run(local_path(workdir, "workdir"), "best", 0)
+    program, state, theirs = restore_run(user_path(workdir, "workdir"), "best", 0)
   except RunError as error:
     raise _in_section("teacher", error) from error
   for name in ("input_shape", "input_dtype", "num_classes", "scale"):
@@ -55,7 +55,7 @@ def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: st
       theirs = _read_torch(local_path(file, "file"))
     else:
       field, advice = "workdir", "give the same model and inputs"
-      theirs = variables_of(restore_run(local_path(workdir, "workdir"), checkpoint, 0)[1])
+      theirs = variables_of(restore_run(user_path(workdir, "workdir"), checkpoint, 0)[1])
   except RunError as error:
     raise _in_section("pretrained", error) from error
   loaded, wanted = _shapes(theirs, "backbone"), _shapes(ours, "backbone")

@@ -2,10 +2,11 @@
 
 import itertools
 import json
+import os
 import re
-from pathlib import Path
 
 import numpy as np
+from etils.epath import Path
 
 from jaxreg import plots
 from jaxreg._atomic_files import write_figures, write_json, write_text
@@ -29,9 +30,10 @@ from jaxreg.train.run.manifest import check_path
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged, chosen_metric, few_runs, shown
+from jaxreg.train.user_paths import user_path
 
 
-def compare(config: Config, workdir: Path) -> Table:
+def compare(config: Config, workdir: str | os.PathLike[str]) -> Table:
   """Trains every row of `config.compare`; writes `compare.json`, `compare.md`, `goodput.json` and figures.
 
   Each run has a folder of its own below `workdir`. After an interruption, the same command continues where it
@@ -39,7 +41,7 @@ def compare(config: Config, workdir: Path) -> Table:
   from one seed. The setting with the lowest `checkpoint.best` on the validation split is trained from all
   seeds. A mistake in the rows or the grid raises a RunError before anything is trained; see also `train`.
   """
-  processes.everywhere(lambda: workdirs.check_folder(workdir))
+  workdir = user_path(workdir, "--workdir")
   check_path(workdir)
   rows = compared_rows(config)
   _check_rows(config, rows)

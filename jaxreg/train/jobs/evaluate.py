@@ -1,7 +1,7 @@
 """`job = evaluate`: the metrics of a checkpoint on a split, and how well it tells other inputs apart."""
 
+import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,17 @@ from jaxreg.train.run.evaluation import make_evaluate
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import TrainState
+from jaxreg.train.user_paths import user_path
 from jaxreg.typing import Array
 
 
-def evaluate(config: Config, workdir: Path) -> Table:
+def evaluate(config: Config, workdir: str | os.PathLike[str]) -> Table:
   """Evaluates a checkpoint of `workdir`, as `config.evaluate` says.
 
   Raises:
     RunError: if `workdir` holds nothing usable, or if it was trained under another configuration.
   """
-  run, options = restore_states(config, workdir), config.evaluate
+  run, options = restore_states(config, user_path(workdir, "--workdir")), config.evaluate
   split = run.dataset.splits()[options.split]
   sums = make_evaluate(run.program, run.replicas, run.batch_size)(run.states, run.source(split))
   values = summarize(sums, options.split)

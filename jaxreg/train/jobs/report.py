@@ -5,12 +5,13 @@ import json
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
+from etils.epath import Path
 
 from jaxreg import reports
+from jaxreg._atomic_files import in_bucket
 from jaxreg._errors import ArgumentError
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.fields import row_of
@@ -23,14 +24,14 @@ from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
-from jaxreg.train.user_paths import local_path
+from jaxreg.train.user_paths import user_path
 from jaxreg.typing import Array, Key, Params
 
 FOLDER = "report"
 SEEDS = ("seed", "replicas")  # runs that differ in these fields are one model
 
 
-def report(config: Config, workdir: Path) -> Table:
+def report(config: Config, workdir: str | os.PathLike[str]) -> Table:
   """Makes a card of each replica below `workdir/report`, and compares it with the runs of `report.against`.
 
   The cards of the other runs lie there, too: nothing is written into another run's folder.
@@ -40,10 +41,10 @@ def report(config: Config, workdir: Path) -> Table:
   """
   if jax.process_count() > 1:
     raise RunError(f"job: report runs in one process, here are {jax.process_count()}")
-  workdirs.check_folder(workdir)
+  workdir = user_path(workdir, "--workdir")
   runs = {workdir: config}
-  for other in (local_path(each, "report.against") for each in config.report.against):
-    if other.resolve() in [folder.resolve() for folder in runs]:
+  for other in (user_path(each, "report.against") for each in config.report.against):
+    if _real(other) in map(_real, runs):
       raise RunError(f"report.against: must be another run than {other}")
     runs[other] = restore_config(config, other)
   models = _models([*runs]) if len(runs) > 1 else {}
@@ -93,8 +94,13 @@ def _place(run: Path, workdir: Path) -> Path:
   """Returns the folder below `workdir` for the cards of a run, which is the same at each call."""
   if run == workdir:
     return workdir / FOLDER
-  digits = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:8]  # runs may have one name
+  digits = hashlib.sha256(os.fsencode(_real(run))).hexdigest()[:8]  # runs may have one name
   return workdir / FOLDER / "others" / f"{_file_name(run.name)}-{digits}"
+
+
+def _real(folder: Path) -> str:
+  """Returns the path of a folder without links; a bucket has none."""
+  return str(folder) if in_bucket(folder) else os.path.realpath(folder)
 
 
 def _file_name(text: str) -> str:

@@ -2,9 +2,10 @@
 
 import contextlib
 import functools
-from pathlib import Path
+import os
 
 import jax
+from etils.epath import Path
 
 from jaxreg.train.assemble.compatibility import check_devices
 from jaxreg.train.assemble.from_config import build
@@ -32,10 +33,11 @@ from jaxreg.train.run.profile import Profile
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 from jaxreg.train.sealed_tables import Table, digest
 from jaxreg.train.user_modules import short
+from jaxreg.train.user_paths import user_path
 from jaxreg.typing import Params
 
 
-def train(config: Config, workdir: Path, *, part: str = "") -> Table:
+def train(config: Config, workdir: str | os.PathLike[str], *, part: str = "") -> Table:
   """Trains, or continues to train, and evaluates; returns the results.
 
   `results.json` has them too, and the run's `goodput`, whose times differ between equal runs.
@@ -51,7 +53,7 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
   with Times() as times:
-    return _claim_and_train(config, workdir, part, times)
+    return _claim_and_train(config, user_path(workdir, "--workdir"), part, times)
 
 
 def _claim_and_train(config: Config, workdir: Path, part: str, times: Times) -> Table:

@@ -3,15 +3,15 @@
 import concurrent.futures
 import contextlib
 import math
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
+from etils.epath import Path
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1
 
+from jaxreg._atomic_files import in_bucket, remove
 from jaxreg.train.devices.processes import T, first, is_first
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.devices.sharding import Layout
@@ -48,7 +48,7 @@ class Checkpoints:
     `check_there` raises if the work directory no longer belongs to this run.
     """
     self._workdir, self._root, self._run, self._check_there = workdir, folders(workdir)[0], run, check_there
-    first(lambda: clean(workdir, run))
+    good = first(lambda: list(clean(workdir, run).items()))  # a list, because JSON has no number keys
     policies = ocp.training.preservation_policies
     by_best = policies.BestN(
       get_metric_fn=lambda metrics: metrics.get(chosen_metric(best, metrics), math.inf),
@@ -66,8 +66,7 @@ class Checkpoints:
     except Exception as error:  # Orbax raises exceptions of many types for a folder that it cannot read.
       reason = one_line(error)
       raise RunError(f"{self._root}: the checkpoints cannot be opened ({reason}); move it away") from error
-    there = first(lambda: list(good_steps(workdir).items()))  # a list, because JSON has no number keys
-    self.latest, metrics = max(there, default=(None, None), key=lambda item: item[0])
+    self.latest, metrics = max(good, default=(None, None), key=lambda item: item[0])
     self.measured = metrics is not None
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
@@ -146,9 +145,10 @@ class Checkpoints:
         return
       manifests = folders(self._workdir)[1]
       for made in (*self._root.glob(f"{self.latest}*"), *manifests.glob(f"{self.latest}.json*")):
-        shutil.rmtree(made, ignore_errors=True) if made.is_dir() else made.unlink(missing_ok=True)
-      for folder in (self._root, manifests, self._workdir):
-        with contextlib.suppress(OSError):  # the folder holds other files
+        with contextlib.suppress(OSError):
+          remove(made)
+      for folder in () if in_bucket(self._workdir) else (self._root, manifests, self._workdir):
+        with contextlib.suppress(OSError, ValueError):  # the folder holds other files
           folder.rmdir()
 
   def _cannot_save(self, error: Exception) -> NothingToSave:

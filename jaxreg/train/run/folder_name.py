@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from pathlib import Path
+
+from etils.epath import Path
 
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.entries import Options

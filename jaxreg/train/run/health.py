@@ -1,16 +1,21 @@
 """Watches a run: values that are not finite, signs that it does not learn, steps that hang."""
 
+import contextlib
 import faulthandler
 import math
+import os
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils.epath import Path
 
+from jaxreg._atomic_files import in_bucket
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.step.state import States
 from jaxreg.typing import Array, PyTree
@@ -112,26 +117,43 @@ class Watchdog:
   """A context manager; the program must call `alive` at least every `minutes`.
 
   After a longer time, the interpreter writes the stacks of all threads to `file`. It does so in a thread of
-  its own that needs no Python, because a step that hangs may hold Python's lock.
+  its own that needs no Python, because a step that hangs may hold Python's lock. For a `file` in a bucket, it
+  writes to a local file, which a second thread copies there.
   """
 
   def __init__(self, file: Path, *, minutes: float = STACKS_AFTER):
     self._file, self._seconds = file, 60 * minutes
-    self._stream: TextIO | None = None
+    self._stream: IO[bytes] | None = None
     self._since = 0.0
+    self._ended = threading.Event()
 
   def __enter__(self) -> "Watchdog":
-    self._file.unlink(missing_ok=True)  # a link there would be followed, and a pipe would wait
-    self._stream = open(self._file, "w")
+    if in_bucket(self._file):
+      self._stream = tempfile.NamedTemporaryFile()
+      threading.Thread(target=self._copy, args=(self._stream.name,), daemon=True).start()
+    else:
+      self._stream = open(self._file, "wb")
     self.alive()
     return self
 
   def __exit__(self, *exception: object) -> None:
     if self._stream is not None:
+      self._ended.set()
       faulthandler.cancel_dump_traceback_later()
+      size = os.fstat(self._stream.fileno()).st_size
       self._stream.close()
-      if self._file.is_file() and not self._file.stat().st_size:
-        self._file.unlink()
+      if not size and not in_bucket(self._file):
+        self._file.unlink(missing_ok=True)
+
+  def _copy(self, local: str) -> None:
+    """Copies the local file to the bucket each time that it has grown."""
+    copied = 0
+    while not self._ended.wait(min(60, self._seconds)):
+      with contextlib.suppress(OSError):  # the bucket does not answer, or the run has ended
+        content = Path(local).read_bytes()
+        if len(content) > copied:
+          self._file.write_bytes(content)
+          copied = len(content)
 
   def alive(self) -> None:
     """Restarts the count of minutes."""

@@ -1,11 +1,11 @@
 """The states that a run begins with: from its seeds, from a checkpoint, or with pretrained parts."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils.epath import Path
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg.train.data.batches import place

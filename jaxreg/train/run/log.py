@@ -4,8 +4,8 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from etils.epath import Path
 from tqdm import tqdm
 
 from jaxreg._metrics import metric
@@ -62,7 +62,7 @@ class Log:
     self._track = track
     self._bar, self._part, self._tenth = None, part, start * 10 // total
     length = {"start": start, "total": total, "every": every}
-    self._file = MetricsFile(workdir, **length, run=run, say=self.say, check_there=check_there)
+    self._file = MetricsFile(workdir, **length, run=run, check_there=check_there)
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._eval_every = eval_every or total
@@ -83,9 +83,13 @@ class Log:
     if self._bar is not None:
       self._bar.close()
     self._say_held()
-    # After a failed write, `close` fails again; that error must not replace the one with the reason.
-    with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
-      self._file.close()
+    # After a failed write, a second one fails again; that error must not replace the one with the reason.
+    with contextlib.suppress(Exception) if exception[0] else contextlib.nullcontext():
+      self._file.flush()
+
+  def flush(self) -> None:
+    """Stores all records, as before a checkpoint that a run continues from."""
+    self._file.flush()
 
   def step(self) -> None:
     """Moves the progress bar by one step."""
@@ -163,7 +167,7 @@ class Silent:
   def _nothing(self, *_: object, **__: object) -> None:
     pass
 
-  __exit__ = step = write = show = say = _nothing
+  __exit__ = step = write = flush = show = say = _nothing
 
 
 def open_log(workdir: Path, *, start: int, program: Program, **options) -> "Log | Silent":

@@ -125,6 +125,7 @@ def train_steps(
       if saves or over or stop:
         watchdog.alive()
         with times.phase("save"):
+          log.flush()
           saved.save(step, run.replicas.pack(states), values, unrecorded)
           clock.saved(step)
           if run.wait:
@@ -140,14 +141,16 @@ def train_steps(
   except (Interrupted, NothingToSave):
     raise
   except Exception:
-    _rescue(run, step, states, recorder, saved)
+    _rescue(run, step, states, recorder, log, saved)
     raise
   if over and step < num_steps:
     log.say(f"stopped early at step {step}: {chosen_metric(run.best, val or {})} has not improved")
   return step, states, val
 
 
-def _rescue(run: Run, step: int, states: States, recorder: Recorder, saved: Checkpoints) -> None:
+def _rescue(
+  run: Run, step: int, states: States, recorder: Recorder, log: Log | Silent, saved: Checkpoints
+) -> None:
   """Saves the states after an exception in the loop, if they are whole; one of several processes cannot."""
   alive = not any(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   if not step or not alive or jax.process_count() > 1:
@@ -156,6 +159,7 @@ def _rescue(run: Run, step: int, states: States, recorder: Recorder, saved: Chec
     recorder.flush()
     check_finite(step, largest_parts(states))
     if recorder.step == step:  # otherwise a record could not be written; the last checkpoint makes it again
+      log.flush()
       saved.save(step, run.replicas.pack(states), None, recorder.sums())
       saved.wait()
 

@@ -5,15 +5,17 @@ Orbax restores a flipped bit without an error. So each committed step gets `<ste
 checkpoint that does not match, or that belongs to another run, is not used.
 """
 
+import concurrent.futures
 import hashlib
 import math
 import re
-import shutil
 import warnings
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple, SupportsIndex
 
-from jaxreg._atomic_files import sync_all, write_json
+from etils.epath import Path
+
+from jaxreg._atomic_files import absolute, files_below, move_folder, remove, sync_all, write_json
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.sealed_tables import Json, Table, parse_table, run_token, sealed
 from jaxreg.train.step.metrics import chosen_metric
@@ -21,7 +23,7 @@ from jaxreg.train.step.metrics import chosen_metric
 
 def folders(workdir: Path) -> tuple[Path, Path]:
   """Returns the folder of the checkpoints and the folder of their manifests."""
-  workdir = Path(workdir).absolute()
+  workdir = absolute(workdir)
   return workdir / "checkpoints", workdir / "manifests"
 
 
@@ -31,7 +33,7 @@ def check_path(workdir: Path, characters: str = "*?[\\") -> None:
   Orbax looks for the parts of a checkpoint by a glob of its whole path; TensorStore takes a backslash for a
   slash.
   """
-  path = str(workdir.absolute())
+  path = str(absolute(workdir))
   if wrong := [character for character in characters if character in path]:
     raise ArgumentError(
       "--workdir",
@@ -105,36 +107,36 @@ def write_manifest(
   root, manifests = folders(workdir)
   folder = root / str(step)
   sync_all(folder)
-  digests = {str(file.relative_to(folder)): _sha256(file) for file in _files(folder)}
+  digests = _digests(files_below(folder))
   # Sealed, so that a flipped bit in the manifest cannot pass for a better metric.
   write_json(manifests / f"{step}.json", sealed({"files": digests, "metrics": metrics, "sums": sums}, run))
+  kept = {folder.name for folder in _step_folders(root)}
   for manifest in manifests.glob("*.json"):
-    if not (root / manifest.stem).is_dir():
-      manifest.unlink()
+    if manifest.stem not in kept:
+      manifest.unlink(missing_ok=True)
 
 
-def clean(workdir: Path, run: str) -> None:
+def clean(workdir: Path, run: str) -> dict[int, dict[str, float] | None]:
   """Removes checkpoints that a kill left half saved or deleted; sets damaged ones aside with a warning.
 
-  Checkpoints of another `run` are damaged ones.
+  Checkpoints of another `run` are damaged ones. Returns the steps of the good ones, with their metrics.
   """
   (root, manifests), set_aside = folders(workdir), workdir / "damaged_checkpoints"
-  faults = {folder: _inspect(folder, manifests, run).fault for folder in _step_folders(root)}
-  newest_good = max((int(folder.name) for folder, fault in faults.items() if fault is None), default=None)
-  for folder, fault in faults.items():
+  inspected = {folder: _inspect(folder, manifests, run) for folder in _step_folders(root)}
+  good = {int(folder.name): seen.metrics for folder, seen in inspected.items() if seen.fault is None}
+  newest_good = max(good, default=None)
+  for folder, (fault, _) in inspected.items():
     if fault is None:
       continue
     # A kill leaves the newest checkpoint without manifest, or an older one half deleted; neither is a loss.
     of_a_kill = fault == NO_MANIFEST or (fault == FILES_MISSING and int(folder.name) < (newest_good or 0))
     if newest_good is not None and of_a_kill:
-      shutil.rmtree(folder)
+      remove(folder)
       continue
-    set_aside.mkdir(exist_ok=True)
     target = set_aside / folder.name
-    if target.exists():
-      shutil.rmtree(target)
-    folder.rename(target)
+    move_folder(folder, target)
     warnings.warn(f"checkpoint {folder.name} is damaged ({fault}); moved to {target}, not used", stacklevel=3)
+  return good
 
 
 STEP = "0|[1-9][0-9]*"  # the name of a checkpoint
@@ -171,12 +173,12 @@ def _inspect(folder: Path, manifests: Path, run: str) -> _Inspected:
   try:
     manifest = _read_manifest(manifests / f"{folder.name}.json", run)
     expected = manifest["files"]
-    files = {str(file.relative_to(folder)): file for file in _files(folder)}
+    files = files_below(folder)
     if expected.keys() - files.keys():
       return _Inspected(FILES_MISSING, manifest)
     if files.keys() - expected.keys():
       return _Inspected("it has files that were not saved", manifest)
-    wrong = [name for name, file in files.items() if _sha256(file) != expected[name]]
+    wrong = [name for name, digest in _digests(files).items() if digest != expected[name]]
   except FileNotFoundError:
     return _Inspected(NO_MANIFEST if manifest is None else FILES_MISSING, manifest)
   except (OSError, ValueError) as error:
@@ -187,8 +189,6 @@ def _inspect(folder: Path, manifests: Path, run: str) -> _Inspected:
 
 def _read_manifest(file: Path, run: str) -> Table:
   """Reads a manifest; raises ValueError if the file is damaged or is not one."""
-  if file.exists() and not file.is_file():
-    raise ValueError("it is not a file")  # a pipe would be waited for
   manifest = parse_table(file.read_bytes(), run=run, required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
   metrics = {} if metrics is None else metrics
@@ -199,16 +199,19 @@ def _read_manifest(file: Path, run: str) -> Table:
 
 
 def _step_folders(root: Path) -> list[Path]:
-  if not root.is_dir():
+  try:
+    steps = [folder for folder in root.iterdir() if re.fullmatch(STEP, folder.name)]
+  except (FileNotFoundError, NotADirectoryError):
     return []
-  steps = (folder for folder in root.iterdir() if re.fullmatch(STEP, folder.name))
   return sorted((folder for folder in steps if folder.is_dir()), key=lambda folder: -int(folder.name))
 
 
-def _files(folder: Path) -> list[Path]:
-  return sorted(file for file in folder.rglob("*") if file.is_file())
+def _digests(files: Mapping[str, Path]) -> dict[str, str]:
+  """Returns the SHA-256 of each file by its name; a bucket serves several files at once faster."""
+  with concurrent.futures.ThreadPoolExecutor(8) as threads:
+    return dict(zip(files, threads.map(_sha256, files.values()), strict=True))
 
 
 def _sha256(file: Path) -> str:
-  with open(file, "rb") as stream:
+  with file.open("rb") as stream:
     return hashlib.file_digest(stream, "sha256").hexdigest()

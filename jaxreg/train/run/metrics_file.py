@@ -1,18 +1,25 @@
-"""The records of a run in its file `metrics.jsonl`."""
+"""The records of a run in its files `metrics.jsonl`, `metrics-1.jsonl` and so on, which readers join."""
 
 import json
-import os
+import re
+import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TextIO
 
-from jaxreg._atomic_files import no_link_or_pipe, write_text
-from jaxreg.train.errors import RunError
+from etils.epath import Path
+
+from jaxreg._atomic_files import in_bucket, write_text
+from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.sealed_tables import Table, parse_table, run_token, sealed
+
+PART = 2**20  # characters after which the next file begins
+# Seconds between two writes of the last file, on a disk and in a bucket, which takes one write a second.
+ON_DISK, IN_BUCKET = 1.0, 10.0
 
 
 class MetricsFile:
-  """Appends records to `workdir/metrics.jsonl`.
+  """Writes records to `workdir/metrics.jsonl`, and further ones to `metrics-1.jsonl` and so on.
+
+  Nothing is appended, which a bucket cannot do: the last file is written again, whole, with its new records.
 
   Records after the step `start`, at which the run begins or continues, are dropped, so that none is there
   twice. So are the last records of a shorter run: its test record, and a training record between two
@@ -28,70 +35,81 @@ class MetricsFile:
     total: int,
     every: int,
     run: str,
-    say: Callable[[str], None],
     check_there: Callable[[], None],
   ):
-    self._file, self._say, self._check_there, self._last = workdir / "metrics.jsonl", say, check_there, start
-    self._run = run
+    self._workdir, self._run, self._check_there = workdir, run, check_there
+    self._pause, self._written = (IN_BUCKET if in_bucket(workdir) else ON_DISK), -float("inf")
+    self.damaged = 0  # lines that are left out; a kill may have cut the last one
 
     def is_kept(record: Table) -> bool:
       splits = {name.partition("/")[0] for name in record}
       shorter = "train" in splits and record["step"] % every != 0 and start < total
       return record["step"] <= start and "test" not in splits and not shorter
 
-    lines = _read_lines(workdir, run) if start else []
+    texts: list[str] = []
+    parts = _parts(workdir)
+    for file in parts:
+      lines = _read_lines(file, run) if start else []
+      self.damaged += (lines[:-1] if file == parts[-1] else lines).count(None)
+      texts.append("".join(_line(each, run) for each in lines if each is not None and is_kept(each)))
+    while len(texts) > 1 and not texts[-1]:
+      texts.pop()
+    texts = texts or [""]
     try:
-      write_text(self._file, "".join(_line(r, run) for r in lines if r is not None and is_kept(r)))
+      for number, text in enumerate(texts):
+        write_text(_part(workdir, number), text)
+      for file in {*parts} - {_part(workdir, number) for number in range(len(texts))}:
+        file.unlink(missing_ok=True)
     except OSError as error:
-      raise RunError(
-        f"{self._file}: cannot be written ({error.strerror}); the checkpoints are kept"
-      ) from error
-    self._stream: TextIO = open(self._file, "a", buffering=1)  # noqa: SIM115 (closed in `close`)
-    self.damaged = lines[:-1].count(None)  # a kill may have cut the last line
-
-  def close(self) -> None:
-    self._stream.close()
+      raise self._cannot_write(error, "the checkpoints are kept") from error
+    self._number, self._text, self._is_stored = len(texts) - 1, texts[-1], True
 
   def write(self, step: int, epoch: float, values: dict[str, float]) -> None:
-    """Writes one record."""
-    try:
-      self._open_removed()
-      self._stream.write(_line({"step": step, "epoch": epoch, **values}, self._run))
-    except OSError as error:
-      raise RunError(f"{self._file}: cannot be written ({error}); the last checkpoint is kept") from error
-    self._last = step
+    """Adds one record, which is stored at once if the last write was long ago."""
+    self._text += _line({"step": step, "epoch": epoch, **values}, self._run)
+    self._is_stored = False
+    if time.monotonic() > self._written + self._pause:
+      self.flush()
 
-  def _open_removed(self) -> None:
-    """Opens a new file in the place of one that was removed under the run, and says so."""
-    if _is_still(self._stream, self._file):
+  def flush(self) -> None:
+    """Stores the records that are not stored yet."""
+    if self._is_stored:
       return
     self._check_there()
-    self._say(
-      f"warning: {self._file} was removed or replaced under this run: records up to step {self._last} are "
-      "lost, and a new file has the next ones"
-    )
-    self._stream.close()
-    self._stream = open(self._file, "a", buffering=1, opener=no_link_or_pipe)  # noqa: SIM115
+    try:
+      write_text(_part(self._workdir, self._number), self._text)
+    except OSError as error:
+      raise self._cannot_write(error, "the last checkpoint is kept") from error
+    self._is_stored, self._written = True, time.monotonic()
+    if len(self._text) > PART:
+      self._number, self._text = self._number + 1, ""
+
+  def _cannot_write(self, error: OSError, kept: str) -> RunError:
+    return RunError(f"{self._workdir / 'metrics.jsonl'}: cannot be written ({one_line(error)}); {kept}")
 
 
 def read_records(workdir: Path) -> list[Table]:
-  """Reads the records of `metrics.jsonl`, without damaged lines, such as a last one that a kill cut."""
-  return [record for record in _read_lines(workdir, run_token(workdir)) if record is not None]
+  """Reads the records of a run, without damaged lines."""
+  run = run_token(workdir)
+  lines = [line for file in _parts(workdir) for line in _read_lines(file, run)]
+  return [record for record in lines if record is not None]
 
 
-def _read_lines(workdir: Path, run: str) -> list[Table | None]:
+def _part(workdir: Path, number: int) -> Path:
+  return workdir / (f"metrics-{number}.jsonl" if number else "metrics.jsonl")
+
+
+def _parts(workdir: Path) -> list[Path]:
+  """Returns the files of the records, in order."""
+  names = (
+    re.fullmatch(r"metrics(?:-([1-9]\d*))?\.jsonl", file.name) for file in workdir.glob("metrics*.jsonl")
+  )
+  return [_part(workdir, number) for number in sorted(int(name[1] or 0) for name in names if name)]
+
+
+def _read_lines(file: Path, run: str) -> list[Table | None]:
   """Reads the record of each line; None for a damaged line, or one of another run."""
-  file = workdir / "metrics.jsonl"
-  lines = file.read_bytes().splitlines() if file.is_file() else []
-  return [_parse(line, run) for line in lines]
-
-
-def _is_still(stream: TextIO, file: Path) -> bool:
-  """Tells whether `file` is the file that was opened as `stream`."""
-  try:
-    return os.path.samestat(os.fstat(stream.fileno()), file.lstat())
-  except FileNotFoundError:
-    return False
+  return [_parse(line, run) for line in file.read_bytes().splitlines()]
 
 
 def _line(record: Table, run: str) -> str:

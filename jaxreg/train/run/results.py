@@ -1,9 +1,8 @@
 """What a finished run writes to its work directory: figures, `reliability.json` and `results.json`."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
+from etils.epath import Path
 from matplotlib.figure import Figure
 from scipy.special import expit
 

@@ -10,21 +10,26 @@ traceback, and the next events wait for it for ever. So events are written at on
 import contextlib
 import functools
 import importlib.util
+import io
 import os
 import queue
 import socket
+import tempfile
 import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from etils.epath import Path
+
+from jaxreg._atomic_files import absolute, in_bucket, make_folder
 from jaxreg._extras import install
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.entries import Options, parameters, shown
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.sealed_tables import run_token
 from jaxreg.train.user_modules import imported, is_yours
 
 FIELD = "log.trackers"
@@ -32,6 +37,7 @@ FLUSH_SECONDS = 30
 LIMIT = 60.0  # seconds that a tracker may take for a record, for its start or for its end
 DATABASE = "sqlite:///mlflow.db"  # MLflow's own default, too, except for versions that keep files
 MOST_CHARACTERS = 500  # of a parameter in MLflow
+WANDB_ID = 32  # characters of a run's token; W&B allows 128
 Tracker = Callable[[int, Mapping[str, float], Mapping[str, Path]], object]
 
 
@@ -46,17 +52,23 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def tensorboard(place: Place) -> Iterator[Tracker]:
-  """Writes event files in `workdir/tensorboard`, which hide earlier files' events after `start`."""
+  """Writes event files in `workdir/tensorboard`, which hide earlier files' events after `start`.
+
+  A bucket cannot append: there, each flush ends a file, and the next events begin another one.
+  """
   from tensorboardX.record_writer import RecordWriter
   from tensorboardX.summary import scalar
 
   event = importlib.import_module("tensorboardX.proto.event_pb2")  # a type checker knows no class of it
   summary = importlib.import_module("tensorboardX.proto.summary_pb2")
-  folder = place.workdir / "tensorboard"
+  folder, files = place.workdir / "tensorboard", 0
 
   def opened(start: int) -> tuple[Path, RecordWriter]:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+    nonlocal files
+    make_folder(folder)
+    # TensorBoard reads the files of a folder in the order of their names.
+    path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{files:06d}"
+    files += 1
     writer = RecordWriter(str(path))
     add(writer, file_version="brain.Event:2")
     add(writer, step=start + 1, session_log=event.SessionLog(status=event.SessionLog.START))
@@ -70,7 +82,7 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
 
   def track(step: int, metrics: Mapping[str, float], figures: Mapping[str, Path]) -> None:
     nonlocal path, writer, flushed, last
-    if not path.is_file():
+    if not in_bucket(path) and not path.is_file():
       place.say(
         f"warning: {folder} was removed under this run: records up to step {last} are lost, and a new file "
         "has the next ones"
@@ -82,10 +94,14 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
     for name, file in figures.items():
       image = summary.Summary.Image(encoded_image_string=file.read_bytes())
       add(writer, step=step, summary=summary.Summary(value=[summary.Summary.Value(tag=name, image=image)]))
-    if time.monotonic() > flushed + FLUSH_SECONDS:
-      writer.flush()
-      flushed = time.monotonic()
     last = step
+    if time.monotonic() > flushed + FLUSH_SECONDS:
+      flushed = time.monotonic()
+      if in_bucket(path):
+        writer.close()
+        path, writer = opened(last)
+      else:
+        writer.flush()
 
   try:
     yield track
@@ -104,7 +120,7 @@ def mlflow(place: Place) -> Iterator[Tracker]:
   from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
 
   client = mlflow.MlflowClient(None if mlflow.is_tracking_uri_set() else DATABASE)
-  here = str(place.workdir.resolve())
+  here = str(absolute(place.workdir))
   name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "jaxreg")
   experiment = client.get_experiment_by_name(name)
   number = experiment.experiment_id if experiment else client.create_experiment(name)
@@ -121,8 +137,10 @@ def mlflow(place: Place) -> Iterator[Tracker]:
   def track(step: int, metrics: Mapping[str, float], figures: Mapping[str, Path]) -> None:
     now = int(time.time() * 1000)
     client.log_batch(run, metrics=[Metric(name, value, now, step) for name, value in metrics.items()])
-    for file in figures.values():
-      client.log_artifact(run, str(file), "figures")
+    with tempfile.TemporaryDirectory() as folder:  # MLflow takes files of this machine only
+      for file in figures.values():
+        Path(folder, file.name).write_bytes(file.read_bytes())
+        client.log_artifact(run, os.path.join(folder, file.name), "figures")
 
   status = "FAILED"
   try:
@@ -136,25 +154,23 @@ def mlflow(place: Place) -> Iterator[Tracker]:
 def wandb(place: Place) -> Iterator[Tracker]:
   """Opens a run of Weights & Biases by its environment variables; a resumed run continues it."""
   import wandb  # pyright: ignore[reportMissingImports]
+  from PIL import Image
 
-  folder = place.workdir / "wandb"
-  if folder.is_symlink():
-    raise RunError(f"{folder} is a link, and nothing is written through it")
-  # The folder of a run is `run-<date>-<id>`, offline `offline-run-<date>-<id>`.
-  earlier = sorted(folder.glob("*run-*-*"), key=lambda path: path.stat().st_mtime) if place.start else []
+  # Its own files stay on this machine. The token of the run names it, wherever the run goes on.
   run = wandb.init(
     project=os.environ.get("WANDB_PROJECT", "jaxreg"),
-    id=earlier[-1].name.rpartition("-")[2] if earlier else None,
+    id=run_token(place.workdir)[:WANDB_ID],
     name=place.workdir.name,
-    resume="allow" if earlier else None,
+    resume="allow",
     config=dict(place.fields),
-    dir=str(place.workdir),
+    dir=tempfile.mkdtemp(prefix="jaxreg-wandb-") if in_bucket(place.workdir) else str(place.workdir),
     reinit="create_new",
     settings=wandb.Settings(silent=True, console="off"),
   )
 
   def track(step: int, metrics: Mapping[str, float], figures: Mapping[str, Path]) -> None:
-    run.log({**metrics, **{name: wandb.Image(str(file)) for name, file in figures.items()}}, step=step)
+    images = {name: wandb.Image(Image.open(io.BytesIO(file.read_bytes()))) for name, file in figures.items()}
+    run.log({**metrics, **images}, step=step)
 
   status = 1
   try:

@@ -3,54 +3,28 @@
 import contextlib
 import functools
 import importlib.metadata
-import itertools
 import json
-import math
-import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
+from etils.epath import Path
 
 import jaxreg
 from jaxreg._atomic_files import make_folder, write_json
 from jaxreg.train.config.choices import add_options, base_config, flatten, relevant
 from jaxreg.train.config.fields import row_of
-from jaxreg.train.config.values import check_types
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, one_line, printable, shortened
 from jaxreg.train.run.folder_name import TRAINS
 from jaxreg.train.run.lock import locked
-from jaxreg.train.run.log import progress
+from jaxreg.train.run.log import progress, say
 from jaxreg.train.run.manifest import check_path, good_steps
 from jaxreg.train.sealed_tables import Table, parse_table, run_token, sealed
 
 SHOWN = 8  # differences in a message
-# The folders that jobs make in a work directory.
-FOLDERS = (
-  *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept"),
-  *("profile", "report", "rows", "search", "tensorboard"),
-)
 FORMAT = 6  # of a work directory; a change that an older or newer version cannot read gets the next number
-
-
-def check_folder(workdir: Path) -> None:
-  """Checks that a job writes into folders and through no link; the work directory itself may be a link."""
-  if workdir.exists() and not workdir.is_dir():
-    raise RunError(f"--workdir: {workdir} is a file; give a folder")
-  for name in FOLDERS:
-    top = workdir / name
-    inner = (Path(place) / each for place, folders, _ in os.walk(top) for each in folders)
-    for folder in itertools.chain([top], inner):
-      if folder.is_symlink():
-        raise RunError(
-          f"--workdir: {folder} is a link, and nothing is written through it; put a folder there"
-        )
 
 
 def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str | None:
@@ -59,7 +33,8 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
   Returns a remark if the run continues with another length or wrapping, or in another environment.
   """
   check_path(workdir)
-  check_folder(workdir)
+  if workdir.exists() and not workdir.is_dir():
+    raise RunError(f"--workdir: {workdir} is a file; give a folder")
   remark, begun, run = None, (workdir / "config.json").is_file(), secrets.token_hex(16)
   if begun and not _is_untouched(workdir):
     changed = check_same(workdir, fields, data)
@@ -78,7 +53,7 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
   try:
     make_folder(workdir)
     # The lock protects the files of a run at work here, which may not have saved a checkpoint yet.
-    with locked(workdir):
+    with locked(workdir, say):
       (workdir / "results.json").unlink(missing_ok=True)
       describe(workdir, fields, data, run)
   except OSError as error:
@@ -104,10 +79,10 @@ def claim_and_lock(
     results = read(workdir, "results.json")
     results.pop("goodput", None)  # times are no results: they differ between equal runs
     again = "to start over, remove it or give another --workdir"
-    say = progress if part else functools.partial(print, file=sys.stderr)
-    say(f"nothing left to do: {printable(str(workdir))} has its results; {again}")
+    tell = progress if part else functools.partial(print, file=sys.stderr)
+    tell(f"nothing left to do: {printable(str(workdir))} has its results; {again}")
     return {"results": results}
-  lock = held.enter_context(locked(workdir))
+  lock = held.enter_context(locked(workdir, say))
   if check_same(workdir, fields, data):  # another run claimed it before it was locked
     raise RunError(f"--workdir: another run has begun in {workdir}; give another")
   return {"remark": remark, "run": run_token(workdir), "lock": lock}
@@ -169,23 +144,17 @@ def _moved(workdir: Path, fields: Table) -> str:
 def read(workdir: Path, name: str) -> Table:
   """Reads a JSON file of the work directory."""
   file = workdir / name
-  results = name == "results.json"
-  hint = "remove it, and the same command makes it again" if results else "give another"
-  if file.exists() and not file.is_file():
-    raise ArgumentError("workdir", f"{file} is damaged (it is not a file); {hint}")
-  if not file.is_file():
-    raise ArgumentError(
-      "workdir", f"{workdir} has no {name}: nothing was trained there; train, or give another"
-    )
+  again = "remove it, and the same command makes it again"
+  hint = again if name == "results.json" else "give another"
   try:
-    content = parse_table(file.read_bytes(), run="" if name == "config.json" else run_token(workdir))
-  except (ValueError, OSError) as error:
+    return parse_table(file.read_bytes(), run="" if name == "config.json" else run_token(workdir))
+  except (FileNotFoundError, NotADirectoryError):
+    problem = f"{workdir} has no {name}: nothing was trained there; train, or give another"
+    raise ArgumentError("workdir", problem) from None
+  except ValueError as error:
     raise ArgumentError("workdir", f"{file} is damaged ({one_line(error)}); {hint}") from error
-  if results:
-    numbers = (value for field, value in content.items() if field not in ("replicas", "goodput"))
-    if "step" not in content or not all(isinstance(value, int | float) for value in numbers):
-      raise ArgumentError("workdir", f"{file} is damaged (it is not a table of results); {hint}")
-  return content
+  except OSError as error:
+    raise ArgumentError("workdir", f"{file} cannot be read ({one_line(error)}); {hint}") from error
 
 
 def read_config(workdir: Path) -> Table:
@@ -199,62 +168,17 @@ def read_config(workdir: Path) -> Table:
     )
   if not isinstance(fields.pop("run", None), str):
     raise ArgumentError("workdir", f"{workdir / 'config.json'} is damaged (it has no run); give another")
-  try:
-    check_types(fields)
-  except RunError as error:
-    raise ArgumentError("workdir", f"{workdir / 'config.json'} is damaged ({error}); give another") from error
   return fields
 
 
 def read_data(workdir: Path) -> DataSpec:
   """Reads the description of the data that `workdir` was trained with."""
-  data = read(workdir, "data.json")
-  for field, right in DATA.items():
-    if not right(data.get(field)):
-      raise ArgumentError(
-        "workdir", f"{workdir / 'data.json'} is damaged (its {field} is wrong); give another"
-      )
-  return DataSpec.from_table(data)
-
-
-def _is_dtype(value: object) -> bool:
+  table = read(workdir, "data.json")
   try:
-    return isinstance(value, str) and np.dtype(value).kind in "uif"
-  except TypeError:
-    return False
-
-
-_Check = Callable[[Any], bool]
-_is_size: _Check = lambda value: type(value) is int and 1 <= value < 2**31
-_is_count: _Check = lambda value: value == 0 or _is_size(value)
-_is_text: _Check = lambda value: isinstance(value, str)
-_is_number: _Check = lambda value: type(value) in (int, float) and math.isfinite(value)
-_list_of = lambda right: lambda value: isinstance(value, list) and all(map(right, value))
-_table_of = lambda right: lambda value: isinstance(value, dict) and all(map(right, value.values()))
-
-
-def _is_columns(value: Any) -> bool:
-  """Whether a value is what `fit_columns` learns."""
-  parts = isinstance(value, dict) and value.keys() == {"fill", "categories"}
-  return parts and _table_of(_is_number)(value["fill"]) and _table_of(_list_of(_is_text))(value["categories"])
-
-
-# The fields of a `DataSpec`, and whether a value of them is right.
-DATA: dict[str, _Check] = {
-  **dict.fromkeys(("input_shape", "label_shape"), _list_of(_is_size)),
-  "input_dtype": _is_dtype,
-  "num_classes": _is_count,
-  "sizes": lambda value: _table_of(_is_size)(value) and "train" in value,
-  "scale": lambda value: _is_number(value) and value > 0,
-  **dict.fromkeys(
-    ("label_mean", "label_std", "mean", "std", "input_mean", "input_std"), _list_of(_is_number)
-  ),
-  "columns": lambda value: value == {} or _is_columns(value),
-  "model": _table_of(_is_size),
-  **dict.fromkeys(("class_names", "input_names"), _list_of(_is_text)),
-  "class_counts": _list_of(_is_count),
-  "crc32": _table_of(_is_number),
-}
+    return DataSpec.from_table(table)
+  except KeyError as error:
+    problem = f"{workdir / 'data.json'} is damaged (it has no {error.args[0]}); give another"
+    raise ArgumentError("workdir", problem) from error
 
 
 def _holds_results(workdir: Path) -> bool:

@@ -1,0 +1,128 @@
+"""Google Cloud Storage below `etils.epath`: requests that are tried again, and conditional writes."""
+
+import asyncio
+import email.utils
+import functools
+import importlib.util
+import json
+import logging
+import os
+import time
+from typing import Any, NamedTuple
+
+from jaxreg._extras import install
+
+PATIENCE = 300.0  # seconds for which a request that fails is tried again
+CONNECT = 20.0  # seconds after which a connection counts as failed
+SILENCE = 60.0  # seconds after which a server that sends nothing counts as failed
+
+
+class Stored(NamedTuple):
+  """An object of a bucket: its bytes, its generation, and its age in seconds by the server's clock."""
+
+  content: bytes
+  generation: str
+  age: float
+
+
+def missing_packages() -> str | None:
+  """Returns the command that installs what `gs://` needs; None if it is there."""
+  there = all(importlib.util.find_spec(name) for name in ("etils", "gcsfs"))
+  return None if there else install("gcs")
+
+
+def bucket_path(path: Any) -> Any:
+  """Returns the `epath.Path` of `gs://BUCKET/FOLDER`."""
+  if command := missing_packages():
+    raise ModuleNotFoundError(f"{path}: a bucket needs gcsfs: {command}")
+  file_system()
+  from etils import epath
+
+  return epath.Path(path)
+
+
+@functools.cache
+def file_system() -> Any:
+  """Returns the file system of gcsfs that `epath` uses from here on, for Orbax's files, too."""
+  # With TensorFlow installed, `epath` would read through TensorFlow, which has other errors and no retries.
+  os.environ.setdefault("EPATH_USE_TF", "false")
+  logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of each error that it raises
+  import aiohttp
+  import fsspec
+  import gcsfs
+  from gcsfs.retry import is_retriable
+
+  class PatientFileSystem(gcsfs.GCSFileSystem):
+    """gcsfs that tries again for `PATIENCE` seconds, raises OSError, and asks for each listing."""
+
+    def __init__(self, *args: Any, **options: Any):
+      silence = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE)
+      super().__init__(*args, **{"use_listings_cache": False, "requests_timeout": silence, **options})
+
+    async def _request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
+      end, pause = time.monotonic() + PATIENCE, 1.0
+      while True:
+        try:
+          return await super()._request(method, path, *args, **options)
+        except Exception as error:  # gcsfs, aiohttp and google.auth have types of their own
+          if not isinstance(error, TimeoutError) and not is_retriable(error):
+            if isinstance(error, OSError):  # such as: not found, or a condition that does not hold
+              raise
+            raise OSError(f"the bucket refuses a request ({_one_line(error)})") from error
+          reason = error
+        if time.monotonic() + pause > end:
+          raise OSError(f"the bucket has not answered for {PATIENCE:.0f} s ({_one_line(reason)})") from reason
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 30.0)
+
+  for name in ("gs", "gcs"):
+    fsspec.register_implementation(name, PatientFileSystem, clobber=True)
+  return fsspec.filesystem("gcs", finalize_on_close=True)  # as `epath` asks for it
+
+
+def object_names(folder: Any) -> list[str]:
+  """Returns the names of the objects below a folder, without the folder's own name."""
+  bucket, key = _split(folder)
+  prefix = f"{bucket}/{key.rstrip('/')}/"
+  names = file_system().find(prefix)
+  return [name.removeprefix(prefix) for name in names if name != prefix and not name.endswith("/")]
+
+
+def read_stored(file: Any) -> Stored | None:
+  """Reads an object with its generation and its age; None if there is none."""
+  try:
+    headers, content = file_system().call("GET", "b/{}/o/{}", *_split(file), alt="media")
+  except FileNotFoundError:
+    return None
+  now, then = (_seconds(headers[name]) for name in ("Date", "Last-Modified"))
+  return Stored(bytes(content), headers["X-Goog-Generation"], now - then)
+
+
+def write_if(file: Any, content: bytes, generation: str) -> str | None:
+  """Writes an object if its generation is still this one, `0` for none; returns the new generation.
+
+  Returns None if another writer was faster.
+  """
+  bucket, key = _split(file)
+  system = file_system()
+  address = system.base.replace("/storage/", "/upload/storage/", 1) + "b/{}/o"
+  condition = {"uploadType": "media", "name": key, "ifGenerationMatch": generation}
+  try:
+    _, answer = system.call("POST", address, bucket, data=content, **condition)
+    return json.loads(answer)["generation"]
+  except FileExistsError:  # perhaps an earlier try of this call was stored, and its answer was lost
+    stored = read_stored(file)
+    return stored.generation if stored is not None and stored.content == content else None
+
+
+def _split(path: Any) -> tuple[str, str]:
+  bucket, _, key = os.fspath(path).removeprefix("gs://").partition("/")
+  return bucket, key
+
+
+def _seconds(date: str) -> float:
+  return email.utils.parsedate_to_datetime(date).timestamp()
+
+
+def _one_line(error: BaseException) -> str:
+  return " ".join(str(error).split())[:200] or type(error).__name__
