@@ -4,6 +4,7 @@ import asyncio
 import email.utils
 import functools
 import importlib.util
+import inspect
 import json
 import logging
 import os
@@ -52,6 +53,8 @@ def file_system() -> Any:
   import gcsfs
   from gcsfs.retry import is_retriable
 
+  once = inspect.unwrap(gcsfs.GCSFileSystem._request)  # without gcsfs's own six tries
+
   class PatientFileSystem(gcsfs.GCSFileSystem):
     """gcsfs that tries again for `PATIENCE` seconds, raises OSError, and asks for each listing."""
 
@@ -63,7 +66,7 @@ def file_system() -> Any:
       end, pause = time.monotonic() + PATIENCE, 1.0
       while True:
         try:
-          return await super()._request(method, path, *args, **options)
+          return await once(self, method, path, *args, **options)
         except Exception as error:  # gcsfs, aiohttp and google.auth have types of their own
           if not isinstance(error, TimeoutError) and not is_retriable(error):
             if isinstance(error, OSError):  # such as: not found, or a condition that does not hold
@@ -78,6 +81,35 @@ def file_system() -> Any:
   for name in ("gs", "gcs"):
     fsspec.register_implementation(name, PatientFileSystem, clobber=True)
   return fsspec.filesystem("gcs", finalize_on_close=True)  # as `epath` asks for it
+
+
+class Listed(NamedTuple):
+  """An object in a listing: its whole name, its generation, its size and its CRC32C in base64."""
+
+  name: str
+  generation: str
+  size: int
+  crc32c: str
+
+
+def listing(path: Any) -> dict[str, Listed]:
+  """Lists an object, under the name "", or the objects below a folder, by their path from there."""
+  name = "/".join(_split(path))
+  found = file_system().find(name, detail=True)
+  return {
+    each.removeprefix(name).removeprefix("/"): Listed(each, info["generation"], info["size"], info["crc32c"])
+    for each, info in found.items()
+    if not each.endswith("/")
+  }
+
+
+def read_range(stored: Listed, start: int, end: int) -> bytes:
+  """Reads bytes of a listed object, of the generation that was listed."""
+  span = {"Range": f"bytes={start}-{end - 1}"}
+  _, content = file_system().call(
+    "GET", "b/{}/o/{}", *_split(stored.name), alt="media", headers=span, generation=stored.generation
+  )
+  return content
 
 
 def object_names(folder: Any) -> list[str]:

@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -21,9 +20,9 @@ LEVEL = 0.05  # the probability that any of the differences is called real by ch
 
 
 def compare(
-  cards: Mapping[str, str | Path | Sequence[str | Path]],
+  cards: Mapping[str, str | os.PathLike[str] | Sequence[str | os.PathLike[str]]],
   *,
-  out: str | Path = "comparison",
+  out: str | os.PathLike[str] = "comparison",
   title: str = "Comparison",
 ) -> Table:
   """Compares the cards of several models, each of one or several seeds, and writes a page like a card's.

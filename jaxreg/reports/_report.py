@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -46,7 +46,7 @@ def report(
   loss_fn: LossFn | None = None,
   params: Params = None,
   key: Key | None = None,
-  out: str | Path = "report",
+  out: str | os.PathLike[str] = "report",
   sections: Collection[str] | None = None,
   minutes: float = 5.0,
   held_out: Mapping[str, Any] | None = None,

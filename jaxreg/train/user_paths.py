@@ -9,6 +9,7 @@ from etils import epath
 
 from jaxreg._atomic_files import SCHEME, to_path
 from jaxreg.train.errors import ArgumentError
+from jaxreg.train.staged import staged
 
 
 def user_path(path: str | os.PathLike[str], argument: str) -> epath.Path:
@@ -27,9 +28,11 @@ def user_path(path: str | os.PathLike[str], argument: str) -> epath.Path:
 def local_path(path: str | os.PathLike[str], argument: str) -> Path:
   """Returns the path on this machine that a person means: `~` is their home, and `file:///a` is `/a`.
 
-  Errors name the `argument`.
+  What lies in a bucket is copied to this machine first. Errors name the `argument`.
   """
   text = os.fspath(path)
+  if text.startswith(SCHEME):
+    return staged(user_path(text, argument), argument)
   scheme, colon, rest = text.partition(":/")
   if colon and scheme.isalnum() and len(scheme) > 1:
     if scheme.lower() != "file":

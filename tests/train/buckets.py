@@ -5,11 +5,14 @@ reading it, so that the server hangs after some hundred requests; here the log i
 """
 
 import contextlib
+import http.client
+import http.server
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -64,6 +67,9 @@ def settings(address: str) -> dict[str, str]:
     "STORAGE_EMULATOR_HOST": address,
     "TENSORSTORE_GCS_HTTP_URL": address,
     "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    # Nobody looks for a project and credentials, which takes seconds.
+    "GOOGLE_CLOUD_PROJECT": "project",
+    "NO_GCE_CHECK": "true",
   }
 
 
@@ -74,9 +80,73 @@ def bucket() -> Iterator[str]:
     for name, value in settings(address).items():
       patch.setenv(name, value)
     yield f"gs://{NAME}"
-    from jaxreg import _bucket
 
-    _bucket.file_system.cache_clear()
-    import fsspec
 
-    fsspec.registry  # noqa: B018
+class Network(http.server.ThreadingHTTPServer):
+  """A proxy before a server of a bucket, which loses the network.
+
+  Attributes:
+    requests: the methods and paths that came so far.
+    lost: called with a request; whether it is lost.
+    answer: the status that a lost request gets; None closes its connection.
+  """
+
+  daemon_threads = True
+
+  def __init__(self, port: int):
+    self.port, self.requests, self.answer = port, list[str](), None
+    self.lost: Callable[[str], bool] = lambda request: False
+    super().__init__(("127.0.0.1", 0), _Forward)
+    threading.Thread(target=self.serve_forever, daemon=True).start()
+
+  @property
+  def address(self) -> str:
+    return f"http://127.0.0.1:{self.server_address[1]}"
+
+  def handle_error(self, request: object, client_address: object) -> None:
+    pass  # a client that was killed
+
+
+class _Forward(http.server.BaseHTTPRequestHandler):
+  """Sends a request to the server, and its answer back."""
+
+  protocol_version = "HTTP/1.1"
+  server: Network
+
+  def handle_request(self) -> None:
+    line = f"{self.command} {self.path}"
+    body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    self.server.requests.append(line)
+    if self.server.lost(line):
+      self.close_connection = True
+      if self.server.answer:
+        self.send_error(self.server.answer)
+      return
+    connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+    connection.request(self.command, self.path, body, dict(self.headers))
+    answer = connection.getresponse()
+    content = answer.read()
+    self.send_response_only(answer.status, answer.reason)
+    for name, value in answer.getheaders():
+      if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+        self.send_header(name, value)
+    self.send_header("Content-Length", str(len(content)))
+    self.end_headers()
+    if self.command != "HEAD":
+      self.wfile.write(content)
+    connection.close()
+
+  do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = handle_request
+
+  def log_message(self, *_: object) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def network() -> Iterator[Network]:
+  """Starts a server of a bucket behind a proxy, which closes connections on demand."""
+  port = free_port()
+  proxy = Network(port)
+  with server(port, proxy.address):
+    yield proxy
+  proxy.shutdown()

@@ -57,6 +57,7 @@ class Child:
     cwd: the folder in which it works.
     environment: variables for it.
     stopped_clock: whether the clock that makes saves due stands still.
+    lease: seconds after which its lease in a bucket ends.
 
   Attributes:
     took: seconds from the first line of its program to its end, once it is finished.
@@ -102,7 +103,9 @@ def _begun(said) -> Path:
   return Path(f"{said}-begun")
 
 
-def _main(arguments, said, clock, devices=1, pause=0.06, cwd=None, environment=None, stopped_clock=False):
+def _main(
+  arguments, said, clock, devices=1, pause=0.06, cwd=None, environment=None, stopped_clock=False, lease=None
+):
   with open(said, "w") as err, open(f"{said}-out", "w") as out:
     os.dup2(out.fileno(), 1)
     os.dup2(err.fileno(), 2)
@@ -113,11 +116,13 @@ def _main(arguments, said, clock, devices=1, pause=0.06, cwd=None, environment=N
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program says otherwise
   _begun(said).touch()
   from jaxreg.train.data import batches
-  from jaxreg.train.run import dispatch, results
+  from jaxreg.train.run import dispatch, lock, results
 
   results.save_figures = lambda *_: []  # they take longer than these runs
   indices = batches.batch_indices
   batches.batch_indices = lambda *args, **options: time.sleep(pause) or indices(*args, **options)
+  if lease is not None:
+    lock.LEASE, lock.RENEWAL = lease, lease / 10
   if stopped_clock:
     dispatch.time = types.SimpleNamespace(monotonic=lambda: 0.0)
   if clock is not None:

@@ -3,11 +3,14 @@
 import shutil
 import signal
 
+import buckets
 import pytest
 import runs
 import toy_text
 
 from jaxreg import train
+
+bucket = buckets.bucket
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -1,17 +1,20 @@
 """Two processes with two devices each train as one does: same results, killed or not, and stop together."""
 
 import contextlib
+import os
 import re
 import signal
 import time
 from pathlib import Path
 
+import buckets
 import chex
 import children
 import jax
 import numpy as np
 import pytest
 import runs
+from etils import epath
 from image_files import make_noisy_folder
 
 from jaxreg import train
@@ -44,7 +47,17 @@ class Launcher:
 
   @contextlib.contextmanager
   def pair(
-    self, arguments, cwd, *, by="flags", numbers=(0, 1), more=(), elsewhere=None, second=None, **options
+    self,
+    arguments,
+    cwd,
+    *,
+    by="flags",
+    numbers=(0, 1),
+    more=(),
+    elsewhere=None,
+    second=None,
+    environment=None,
+    **options,
   ):
     """Two processes with the same arguments, of which none is left behind.
 
@@ -59,6 +72,7 @@ class Launcher:
       flags = ["--coordinator", f"localhost:{port}", "--num_processes", 2, "--process_id", number]
       variables = launcher_variables(by, port, number)
       given = [*arguments, *(() if variables else flags), *extra]
+      variables |= environment or {}
       pair.append(self.start(given, where, devices=2, environment=variables, **options, **other))
     try:
       yield pair
@@ -228,6 +242,25 @@ def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, launcher, t
     assert stopped[-2] < stopped[-1] < STEPS
   _, _, (err, _) = launcher.two([], workdir)
   assert f"resuming at step {stopped[-1]} of {STEPS}" in err
+  assert_same(workdir, whole)
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_on_a_bucket_killed_and_relaunched_they_end_bitwise_equal(whole, launcher, bucket, tmp_path, number):
+  """The run of a disk is the oracle. The next process waits for the lease of a killed first one."""
+  workdir = epath.Path(f"{bucket}/killed-{number}/run")
+  options = {"environment": {name: os.environ[name] for name in buckets.settings("")}, "lease": 5.0}
+  with launcher.pair(["--workdir", workdir, *NOTICED], tmp_path, pause=0.02, **options) as pair:
+    wait_for(workdir, 8, *pair)
+    kill(pair, number)
+  assert not (workdir / "results.json").exists()
+  stopped = max(manifest.good_steps(workdir))
+  assert 8 <= stopped < STEPS
+  with launcher.pair(["--workdir", workdir], tmp_path, **options) as pair:
+    status, _, (err, _) = finish(pair)
+  assert status == [0, 0], err
+  assert f"resuming at step {stopped} of {STEPS}" in err
+  assert (f"{workdir} is leased by process " in err) == (number == 0)
   assert_same(workdir, whole)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxreg._atomic_files import in_bucket
 from jaxreg._extras import install
 from jaxreg.train.data.bounded_files import check_table
 from jaxreg.train.data.dataset import Dataset, unread_line
@@ -24,6 +25,7 @@ from jaxreg.train.data.tables import (
   pandas,
 )
 from jaxreg.train.errors import ArgumentError, one_line, unknown
+from jaxreg.train.user_paths import local_path
 
 if TYPE_CHECKING:
   import datasets
@@ -61,6 +63,8 @@ def huggingface(
       start.
     validation_fraction: the fraction of `train` for validation.
   """
+  if in_bucket(path):
+    path = str(local_path(path, "path"))
   if not path or (path[0] in "/.~" and not Path(path).expanduser().exists()):
     problem = "which is not there; give a folder of datasets or Parquet files, or a name on the hub"
     raise ArgumentError("path", f"got {path!r}, {problem}")

@@ -81,7 +81,7 @@ def _claim_and_train(config: Config, workdir: Path, part: str, times: Times) -> 
       return claimed["results"]
     processes.everywhere(lambda: check_shared(workdir, claimed["lock"]))
     run = make_run(config, dataset, program, replicas)
-    place = Place(workdir, fields, max(good_steps(workdir), default=0), say)
+    place = Place(workdir, fields, claimed["start"], say)
     track = held.enter_context(Trackers(trackers, place))
     if processes.is_first():
       there = functools.partial(check_there, workdir, claimed["lock"])

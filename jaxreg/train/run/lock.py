@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from etils.epath import Path
 
@@ -82,13 +83,14 @@ def _acquire(file: Path, content: bytes, say: Callable[[str], None]) -> str:
   first = None  # the generation of another run's lease when it was first seen
   while True:
     other = read_stored(file)
-    if other is None or other.age > LEASE:
+    holder = {} if other is None else _table(other.content)
+    if other is None or other.age > LEASE or not holder:  # the copy of a file `lock` of a disk is no lease
       generation = write_if(file, content, other.generation if other else "0")
       if generation is not None:
         return generation
       continue
     if first is None:
-      first, holder = other.generation, json.loads(other.content)
+      first = other.generation
       say(
         f"{file.parent} is leased by process {holder['process']} on {holder['host']}: waiting for up to "
         f"{LEASE - other.age:.0f} s, after which the lease of a crashed run ends"
@@ -126,7 +128,15 @@ def check_shared(workdir: Path, token: str) -> None:
 def _token(workdir: Path) -> str | None:
   """Returns the token of the run that holds the lock; None if it cannot be read."""
   try:
-    content = (workdir / "lock").read_text()
-    return json.loads(content)["token"] if in_bucket(workdir) else content
-  except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
+    content = (workdir / "lock").read_bytes()
+  except (FileNotFoundError, NotADirectoryError):
     return None
+  return _table(content).get("token") if in_bucket(workdir) else content.decode(errors="replace")
+
+
+def _table(content: bytes) -> dict[str, Any]:
+  """Reads the content of a lease; returns an empty table for anything else."""
+  try:
+    return {"host": "?", "process": "?", **json.loads(content)}
+  except (ValueError, TypeError):
+    return {}

@@ -11,7 +11,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 from etils.epath import Path
 
@@ -213,5 +213,6 @@ def _digests(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _sha256(file: Path) -> str:
+  stream: Any  # epath gives it no type that `file_digest` takes
   with file.open("rb") as stream:
     return hashlib.file_digest(stream, "sha256").hexdigest()

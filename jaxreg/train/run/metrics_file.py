@@ -47,15 +47,15 @@ class MetricsFile:
       return record["step"] <= start and "test" not in splits and not shorter
 
     texts: list[str] = []
-    parts = _parts(workdir)
-    for file in parts:
-      lines = _read_lines(file, run) if start else []
-      self.damaged += (lines[:-1] if file == parts[-1] else lines).count(None)
-      texts.append("".join(_line(each, run) for each in lines if each is not None and is_kept(each)))
-    while len(texts) > 1 and not texts[-1]:
-      texts.pop()
-    texts = texts or [""]
     try:
+      parts = _parts(workdir)
+      for file in parts:
+        lines = _read_lines(file, run) if start else []
+        self.damaged += (lines[:-1] if file == parts[-1] else lines).count(None)
+        texts.append("".join(_line(each, run) for each in lines if each is not None and is_kept(each)))
+      while len(texts) > 1 and not texts[-1]:
+        texts.pop()
+      texts = texts or [""]
       for number, text in enumerate(texts):
         write_text(_part(workdir, number), text)
       for file in {*parts} - {_part(workdir, number) for number in range(len(texts))}:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from etils.epath import Path
 
-from jaxreg._atomic_files import absolute, in_bucket, make_folder
+from jaxreg._atomic_files import absolute, in_bucket
 from jaxreg._extras import install
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.entries import Options, parameters, shown
@@ -65,7 +65,8 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
 
   def opened(start: int) -> tuple[Path, RecordWriter]:
     nonlocal files
-    make_folder(folder)
+    if not in_bucket(folder):
+      folder.mkdir(exist_ok=True)  # without parents: the work directory may have been removed
     # TensorBoard reads the files of a folder in the order of their names.
     path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{files:06d}"
     files += 1

@@ -72,7 +72,7 @@ def claim_and_lock(
 ) -> Table:
   """Claims `workdir` and locks it until `held` ends.
 
-  Returns the `results` of a finished run, or a `remark`, the `run`'s token and the `lock`'s.
+  Returns the `results` of a finished run, or a `remark`, the `run`'s token and the `lock`'s, and the `start`.
   """
   remark = claim(workdir, fields, data, num_steps)
   if (workdir / "results.json").is_file():
@@ -85,7 +85,8 @@ def claim_and_lock(
   lock = held.enter_context(locked(workdir, say))
   if check_same(workdir, fields, data):  # another run claimed it before it was locked
     raise RunError(f"--workdir: another run has begun in {workdir}; give another")
-  return {"remark": remark, "run": run_token(workdir), "lock": lock}
+  start = max(good_steps(workdir), default=0)
+  return {"remark": remark, "run": run_token(workdir), "lock": lock, "start": start}
 
 
 def describe(

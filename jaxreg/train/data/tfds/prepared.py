@@ -5,17 +5,19 @@ import itertools
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from jaxreg._atomic_files import in_bucket
 from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset, Split, unread_line
 from jaxreg.train.data.subsets import ALL, Subset, hold_out
 from jaxreg.train.data.tfds.records import Reader, arrays, damaged, reading, streamed
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.sealed_tables import parse_table
-from jaxreg.train.user_paths import local_path
+from jaxreg.train.staged import staged
+from jaxreg.train.user_paths import local_path, user_path
 
 
 def tfds(
@@ -41,7 +43,8 @@ def tfds(
 
   Args:
     name: `name`, `name/configuration` or either with `:version`; without version the newest prepared one.
-    data_dir: TFDS's data directory; empty for its default, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+    data_dir: TFDS's data directory; empty for its default, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. A
+      prepared set in a bucket is copied to this machine first.
     manual_dir: for preparing, a folder with the official files; empty for `downloads/manual` in the data
       directory, to which missing files of mnist, cifar10 and cifar100 are downloaded.
     train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
@@ -54,7 +57,8 @@ def tfds(
     validation_fraction: without `val`, the fraction of `train` for validation, with `subset.num_train` of the
       others.
   """
-  root = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "data_dir")
+  where = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+  root: Any = user_path(where, "data_dir") if in_bucket(where) else local_path(where, "data_dir")
   if manual_dir:
     manual_dir = str(local_path(manual_dir, "manual_dir"))
   builder, folder = _open(name, root, manual_dir)
@@ -101,6 +105,10 @@ def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
       "", f"needs tensorflow-datasets ({error}); {install('data')}, or train on digits, which needs none"
     ) from error
   folder = _find(root, name, config, version)
+  if in_bucket(root):
+    if folder is None:
+      raise ArgumentError("data_dir", f"{root / name} holds no prepared {reference}; copy one there")
+    folder = staged(folder, "data_dir")
   if folder is None:
     from jaxreg.train.data.tfds.builders import prepare
 
