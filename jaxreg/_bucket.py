@@ -15,6 +15,7 @@ from jaxreg._extras import install
 
 PATIENCE = 300.0  # seconds for which a request that fails is tried again
 CONNECT = 20.0  # seconds after which a connection counts as failed
+BOUNDARY = b"part-of-an-upload"
 SILENCE = 60.0  # seconds after which a server that sends nothing counts as failed
 
 
@@ -47,7 +48,8 @@ def file_system() -> Any:
   """Returns the file system of gcsfs that `epath` uses from here on, for Orbax's files, too."""
   # With TensorFlow installed, `epath` would read through TensorFlow, which has other errors and no retries.
   os.environ.setdefault("EPATH_USE_TF", "false")
-  logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the traceback of each error that it raises
+  for name in ("gcsfs", "google.auth"):  # they log errors that they also raise, with the traceback
+    logging.getLogger(name).setLevel(logging.CRITICAL)
   import aiohttp
   import fsspec
   import gcsfs
@@ -138,9 +140,13 @@ def write_if(file: Any, content: bytes, generation: str) -> str | None:
   bucket, key = _split(file)
   system = file_system()
   address = system.base.replace("/storage/", "/upload/storage/", 1) + "b/{}/o"
-  condition = {"uploadType": "media", "name": key, "ifGenerationMatch": generation}
+  metadata = json.dumps({"name": key}).encode()
+  parts = (b"application/json", metadata), (b"application/octet-stream", content)
+  body = b"".join(b"--%s\r\nContent-Type: %s\r\n\r\n%s\r\n" % (BOUNDARY, *part) for part in parts)
+  options = {"data": body + b"--%s--" % BOUNDARY, "uploadType": "multipart", "ifGenerationMatch": generation}
+  options["headers"] = {"Content-Type": f"multipart/related; boundary={BOUNDARY.decode()}"}
   try:
-    _, answer = system.call("POST", address, bucket, data=content, **condition)
+    _, answer = system.call("POST", address, bucket, **options)
     return json.loads(answer)["generation"]
   except FileExistsError:  # perhaps an earlier try of this call was stored, and its answer was lost
     stored = read_stored(file)

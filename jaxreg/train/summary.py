@@ -1,7 +1,8 @@
 """The results of a job in a few lines for people."""
 
 import re
-from pathlib import Path
+
+from etils.epath import Path
 
 from jaxreg._metrics import metric
 from jaxreg.train.config.choices import Config

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from jaxreg import _bucket
+
 NAME = "bucket"
 
 
@@ -79,6 +81,7 @@ def bucket() -> Iterator[str]:
   with server() as address, pytest.MonkeyPatch.context() as patch:
     for name, value in settings(address).items():
       patch.setenv(name, value)
+    _bucket.file_system()  # before `epath` asks for one, as the trainer does
     yield f"gs://{NAME}"
 
 

@@ -174,6 +174,7 @@ def network(monkeypatch):
   with buckets.network() as proxy:
     for name, value in buckets.settings(proxy.address).items():
       monkeypatch.setenv(name, value)
+    _bucket.file_system()
     yield proxy
 
 
@@ -314,7 +315,7 @@ def test_data_of_a_bucket_are_copied_once_with_their_checksums(bucket, tmp_path,
   np.testing.assert_array_equal(runs.read_source("npz", path=path).test.inputs, arrays["x_test"])
   monkeypatch.setattr(_bucket, "read_range", read)
   table = runs.read_source("csv", path=f"{bucket}/data/text.csv", labels=("y",))
-  assert table.class_names == ("0", "1")
+  assert table.num_classes == 2
   folder = staged(epath.Path(f"{bucket}/data"), "path")
   assert {n: f.read_bytes() for n, f in files_below(folder).items()} == {
     n: f.read_bytes() for n, f in files_below(tmp_path / "data").items()

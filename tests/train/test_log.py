@@ -217,12 +217,12 @@ def test_a_run_that_is_not_there_any_more_begins_no_records_again(tmp_path, monk
     if not next(folders, False):
       raise train.RunError("gone")
 
-  with Log(tmp_path / "run", start=0, total=10, steps_per_epoch=5, check_there=gone) as log:
-    log.write(1, {"train/loss": 1.0})
-    shutil.rmtree(tmp_path / "run")
-    (tmp_path / "run").mkdir()
-    with pytest.raises(train.RunError, match=r"^gone$"):
-      log.write(2, {"train/loss": 1.0})
+  log = Log(tmp_path / "run", start=0, total=10, steps_per_epoch=5, check_there=gone)
+  log.write(1, {"train/loss": 1.0})
+  shutil.rmtree(tmp_path / "run")
+  (tmp_path / "run").mkdir()
+  with pytest.raises(train.RunError, match=r"^gone$"):
+    log.write(2, {"train/loss": 1.0})
   assert not list((tmp_path / "run").iterdir())
 
 

@@ -1,7 +1,7 @@
 """`job = check_data`: reads all data of a run once, before the run."""
 
+import os
 import sys
-from pathlib import Path
 
 from jaxreg.train.assemble.load_data import read_source, used_part
 from jaxreg.train.config.choices import Config
@@ -13,7 +13,7 @@ from jaxreg.train.sealed_tables import Table
 MOST_SHOWN = 20  # errors of single images
 
 
-def check_data(config: Config, workdir: Path) -> Table:
+def check_data(config: Config, workdir: str | os.PathLike[str]) -> Table:
   """Reads the data that `config` names, decodes each image once, and returns what there is.
 
   Nothing is written into `workdir`. What is found out about images stays in the user's cache, where a run
