@@ -249,7 +249,7 @@ def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, launcher, t
 def test_on_a_bucket_killed_and_relaunched_they_end_bitwise_equal(whole, launcher, bucket, tmp_path, number):
   """The run of a disk is the oracle. The next process waits for the lease of a killed first one."""
   workdir = epath.Path(f"{bucket}/killed-{number}/run")
-  options = {"environment": {name: os.environ[name] for name in buckets.settings("")}, "lease": 5.0}
+  options = {"environment": {name: os.environ[name] for name in buckets.settings("")}, "lease": 10.0}
   with launcher.pair(["--workdir", workdir, *NOTICED], tmp_path, pause=0.02, **options) as pair:
     wait_for(workdir, 8, *pair)
     kill(pair, number)
@@ -260,7 +260,6 @@ def test_on_a_bucket_killed_and_relaunched_they_end_bitwise_equal(whole, launche
     status, _, (err, _) = finish(pair)
   assert status == [0, 0], err
   assert f"resuming at step {stopped} of {STEPS}" in err
-  assert (f"{workdir} is leased by process " in err) == (number == 0)
   assert_same(workdir, whole)
 
 

@@ -8,7 +8,7 @@ import runs
 TRAINER = runs.ROOT / "jaxreg" / "train"
 # From the bottom to the top: a room imports from itself and from the rooms before it.
 ROOMS = (
-  *("errors", "keys", "entries", "user_modules", "user_paths", "sealed_tables", "user_cache"),
+  *("errors", "keys", "entries", "user_modules", "user_cache", "staged", "user_paths", "sealed_tables"),
   *("modules", "methods", "data", "step", "registry", "devices", "config", "run", "assemble"),
   *("finished", "jobs", "summary", "cli"),
 )
