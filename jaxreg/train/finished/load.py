@@ -4,11 +4,12 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from etils.epath import Path
+from etils import epath
 
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import Config, base_config, flatten
@@ -27,7 +28,7 @@ from jaxreg.train.run.workdir import check_same
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.targets import Numbers
-from jaxreg.train.user_paths import user_path
+from jaxreg.train.user_paths import local_path, user_path
 from jaxreg.typing import Array, Key, LossFn, ModelState
 
 
@@ -60,7 +61,7 @@ class Predictor:
   class_names: tuple[str, ...]
   input_names: tuple[str, ...]
   decoding: Decoding | None
-  workdir: Path
+  workdir: epath.Path
   config: Config
   data: DataSpec
   program: Program
@@ -166,7 +167,7 @@ class Predictor:
 
   def _table_inputs(self, rows: Any) -> np.ndarray:
     """Computes the inputs of rows, or of the rows of a file."""
-    if isinstance(rows, str | Path):
+    if isinstance(rows, str | os.PathLike):
       rows = self.read_table(local_path(rows, "inputs"))
     if isinstance(rows, list | tuple) and not any(isinstance(row, Mapping) for row in rows):
       return np.asarray(rows)  # numbers in the order of `input_names`
@@ -233,7 +234,7 @@ def load(workdir: str | os.PathLike[str], *, checkpoint: str | int = "latest", r
   return restore_predictor(folder, restore_config(base_config(), folder), checkpoint, replica)
 
 
-def restore_predictor(folder: Path, config: Config, checkpoint: str | int, replica: int) -> Predictor:
+def restore_predictor(folder: epath.Path, config: Config, checkpoint: str | int, replica: int) -> Predictor:
   """Returns the trained model of a work directory, which predicts as `config` says."""
   program, state, data = restore_run(folder, checkpoint, replica, config)
   names = ("input_shape", "input_dtype", "scale", "num_classes", "class_names", "input_names")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 
 from jaxreg import calibration
 from jaxreg._atomic_files import write_text
@@ -25,7 +27,7 @@ from jaxreg.train.run.folder_name import EVALUATES
 from jaxreg.train.run.workdir import check_same
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.targets import Numbers
-from jaxreg.train.user_paths import local_path
+from jaxreg.train.user_paths import local_path, user_path
 
 Column = tuple[str, Sequence[object]]  # its name and its values
 
@@ -45,13 +47,13 @@ class Predicted(NamedTuple):
   labels: np.ndarray
 
 
-def predict(config: Config, workdir: Path) -> Table:
+def predict(config: Config, workdir: str | os.PathLike[str]) -> Table:
   """Writes the predictions for the examples of `predict.file` into `predict.out`, a CSV file.
 
   Raises:
     RunError: if the work directory holds nothing usable, or for examples that do not fit the run.
   """
-  options, size = config.predict, config.eval_batch_size
+  workdir, options, size = user_path(workdir, "--workdir"), config.predict, config.eval_batch_size
   if jax.process_count() > 1:
     raise RunError(f"job: predict runs in one process, got {jax.process_count()}")
   source, out = _files(options.file, options.out)
@@ -99,15 +101,15 @@ def lines(results: Table) -> str:
   return "\n".join([*results["remarks"], f"{done}; its columns are {', '.join(columns[:10])}{more}"])
 
 
-def _files(file: str, out: str) -> tuple[Path, Path]:
+def _files(file: str, out: str) -> tuple[Path, epath.Path]:
   """Returns the paths of the examples and of the predictions."""
   for field, path in {"file": file, "out": out}.items():
     if not path:
       raise RunError(f"predict.{field}: must name a file, as in jaxreg predict RUN FILE --out OUT.csv")
-  source, target = local_path(file, "predict.file"), local_path(out, "predict.out")
+  source, target = local_path(file, "predict.file"), user_path(out, "predict.out")
   if not source.exists():
     raise RunError(f"predict.file: got {file!r}, which is not there; give a file, or a folder of images")
-  if target.exists() and (not target.is_file() or target.samefile(source)):
+  if target.exists() and (not target.is_file() or os.path.realpath(target) == os.path.realpath(source)):
     raise RunError(f"predict.out: must be a new file, got {out!r}")
   return source, target
 
@@ -291,7 +293,7 @@ def _set_texts(sets: np.ndarray, names: Sequence[str]) -> list[str]:
   ]
 
 
-def _write(out: Path, columns: Sequence[Column]) -> None:
+def _write(out: epath.Path, columns: Sequence[Column]) -> None:
   """Writes columns as CSV."""
   text = io.StringIO()
   writer = csv.writer(text, lineterminator="\n")

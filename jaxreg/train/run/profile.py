@@ -3,12 +3,12 @@
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import jax
+from etils.epath import Path
 
-from jaxreg._atomic_files import write_bytes
+from jaxreg._atomic_files import files_below, write_bytes
 from jaxreg.train.errors import one_line
 from jaxreg.train.run.goodput import Times
 
@@ -83,7 +83,8 @@ class Profile:
     target = self._workdir / FOLDER
     inner = f"plugins/profile/steps-{self._steps[0]}-{self._steps[-1]}"
     try:
-      for file in folder.rglob("*.xplane.pb"):
+      traces = [file for file in files_below(folder).values() if file.name.endswith(".xplane.pb")]
+      for file in traces:
         write_bytes(target / inner / f"process-{jax.process_index()}.xplane.pb", file.read_bytes())
       self._say(f"profile of steps {self._steps[0]} to {self._steps[-1]}: xprof --logdir {target}")
     except OSError as error:
