@@ -148,7 +148,9 @@ def read(workdir: Path, name: str) -> Table:
   again = "remove it, and the same command makes it again"
   hint = again if name == "results.json" else "give another"
   try:
-    return parse_table(file.read_bytes(), run="" if name == "config.json" else run_token(workdir))
+    if name == "config.json":  # people may edit it, and then remove its seal
+      return parse_table(file.read_bytes())
+    return parse_table(file.read_bytes(), run=run_token(workdir), required=True)
   except (FileNotFoundError, NotADirectoryError):
     problem = f"{workdir} has no {name}: nothing was trained there; train, or give another"
     raise ArgumentError("workdir", problem) from None
