@@ -19,6 +19,7 @@ from jaxreg._atomic_files import files_below, move_folder, remove, write_json
 from jaxreg.train.errors import NothingToSave, RunError
 from jaxreg.train.run import lock, manifest, metrics_file
 from jaxreg.train.run.interrupt import Interrupted
+from jaxreg.train.sealed_tables import run_token
 from jaxreg.train.staged import staged
 from jaxreg.train.user_paths import user_path
 
@@ -206,7 +207,7 @@ class Runs:
 
   def start(self, workdir):
     self.count += 1
-    arguments = [*runs.FLAGS, f"--config.epochs={EPOCHS}", "--workdir", workdir]
+    arguments = [*runs.FLAGS, f"--config.epochs={EPOCHS}", "--config.checkpoint.keep=9", "--workdir", workdir]
     said = self.folder / f"said{self.count}"
     options = {"environment": buckets.settings(self.network.address), "lease": 2.0}
     return children.Child(self.context, arguments, said, pause=0.0, **options)
@@ -234,12 +235,15 @@ def after(point):
 
 @pytest.mark.slow
 def test_a_network_that_is_lost_in_a_save_leaves_a_run_that_goes_on(network, tmp_path):
-  """At points from the first request of a save to the last one; there the process is killed, too."""
-  at = Runs(network, tmp_path)
+  """At points from the first request of a save to the last one; there the process is killed, too.
+
+  At each point, what is left is held against the undisturbed run; at some, the run goes on to its end.
+  """
+  at, kept = Runs(network, tmp_path), runs.Kept()
   whole, number = at.whole()
   left = []
-  for point in np.linspace(1, number + 2, POINTS).astype(int):
-    workdir, lost = f"gs://bucket/lost/{point}", threading.Event()
+  for index, point in enumerate(np.linspace(1, number + 2, POINTS).astype(int)):
+    workdir, lost = epath.Path(f"gs://bucket/lost/{point}"), threading.Event()
     is_after = after(point)
     network.lost = lambda request, is_after=is_after, lost=lost: is_after(request) and (lost.set() or True)
     child = at.start(workdir)
@@ -248,12 +252,19 @@ def test_a_network_that_is_lost_in_a_save_leaves_a_run_that_goes_on(network, tmp
     child.signal(signal.SIGKILL)
     child.finish()
     network.lost = lambda request: False
-    left.append(max(manifest.good_steps(epath.Path(workdir))))
-    status, said = at.start(workdir).finish()
-    assert status == 0, said
-    assert f"resuming at step {left[-1]} of {STEPS}" in said
-    assert_same(workdir, whole)
-  print(f"{POINTS} points of {number} requests: the runs went on from steps {sorted(left)}")
+    left.append(max(manifest.clean(workdir, run_token(workdir))))
+    folders = {folder.name for folder in (workdir / "checkpoints").iterdir()}
+    assert {name for name in folders if name.isdigit()} == {*map(str, manifest.good_steps(workdir))}
+    states = [runs.final_state(folder, left[-1], build=kept.build) for folder in (workdir, whole)]
+    runs.assert_bitwise(*states)
+    before = [record for record in runs.records(whole) if record["step"] <= left[-1]]
+    assert [record for record in runs.records(workdir) if record["step"] <= left[-1]] == before
+    if index % 8 == 7:
+      status, said = at.start(workdir).finish()
+      assert status == 0, said
+      assert f"resuming at step {left[-1]} of {STEPS}" in said
+      assert_same(workdir, whole)
+    print(f"point {point} of {number} requests: step {left[-1]} is left", flush=True)
   assert set(left) == {runs.STEPS_PER_EPOCH, NEXT}
 
 
