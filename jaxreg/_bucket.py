@@ -66,6 +66,8 @@ def file_system() -> Any:
 
     async def _request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
       end, pause = time.monotonic() + PATIENCE, 1.0
+      if hasattr(options.get("data"), "read"):  # a lost request would keep the stream open
+        options["data"] = options["data"].read()
       while True:
         try:
           return await once(self, method, path, *args, **options)

@@ -340,6 +340,7 @@ def test_odd_state_files(bench, here):
   stopped, refused = here.stopped(14), 0
   finished = _run(here, bench.new())
   cases = [(file, how) for how in ODD for file in STATE]
+  cases.remove(("results.json", "a folder"))  # a run meets it at its end
   for case in random.permutation(len(cases))[:TRIES]:
     name, how = cases[case]
     workdir = shutil.copytree(finished if name == "results.json" else stopped, bench.new())
