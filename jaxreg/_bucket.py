@@ -1,14 +1,17 @@
 """Google Cloud Storage below `etils.epath`: requests that are tried again, and conditional writes."""
 
 import asyncio
+import base64
 import email.utils
 import functools
+import hashlib
 import importlib.util
 import inspect
 import json
 import logging
 import os
 import time
+import urllib.parse
 from typing import Any, NamedTuple
 
 from jaxreg._extras import install
@@ -66,12 +69,18 @@ def file_system() -> Any:
 
     async def _request(self, method: str, path: str, *args: Any, **options: Any) -> Any:
       end, pause = time.monotonic() + PATIENCE, 1.0
-      if hasattr(options.get("data"), "read"):  # a lost request would keep the stream open
-        options["data"] = options["data"].read()
+      if isinstance(options.get("data"), memoryview):  # a lost request would keep the buffer in use
+        options["data"] = bytes(options["data"])
+      reason: BaseException | None = None
       while True:
         try:
           return await once(self, method, path, *args, **options)
         except Exception as error:  # gcsfs, aiohttp and google.auth have types of their own
+          if reason is not None and isinstance(error, FileNotFoundError) and "upload_id=" in path:
+            # An earlier try may have ended the upload, whose answer was lost.
+            answer = await once(self, "GET", "b/{}/o/{}", *_uploaded_name(path))
+            if json.loads(answer[3])["md5Hash"] == _md5(options["data"]):
+              return answer
           if not isinstance(error, TimeoutError) and not is_retriable(error):
             if isinstance(error, OSError):  # such as: not found, or a condition that does not hold
               raise
@@ -158,6 +167,17 @@ def write_if(file: Any, content: bytes, generation: str) -> str | None:
 def _split(path: Any) -> tuple[str, str]:
   bucket, _, key = os.fspath(path).removeprefix("gs://").partition("/")
   return bucket, key
+
+
+def _uploaded_name(address: str) -> tuple[str, str]:
+  """Returns the bucket and the name of the object that an address of a resumable upload writes."""
+  parts = urllib.parse.urlsplit(address)
+  bucket = parts.path.rpartition("/b/")[2].partition("/")[0]
+  return bucket, urllib.parse.parse_qs(parts.query)["name"][0]
+
+
+def _md5(content: bytes) -> str:
+  return base64.b64encode(hashlib.md5(content).digest()).decode()
 
 
 def _seconds(date: str) -> float:
