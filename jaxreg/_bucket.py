@@ -76,11 +76,14 @@ def file_system() -> Any:
         try:
           return await once(self, method, path, *args, **options)
         except Exception as error:  # gcsfs, aiohttp and google.auth have types of their own
-          if reason is not None and isinstance(error, FileNotFoundError) and "upload_id=" in path:
-            # An earlier try may have ended the upload, whose answer was lost.
-            answer = await once(self, "GET", "b/{}/o/{}", *_uploaded_name(path))
-            if json.loads(answer[3])["md5Hash"] == _md5(options["data"]):
-              return answer
+          if reason is not None and isinstance(error, FileNotFoundError):
+            # An earlier try may have done it, and its answer was lost.
+            if method == "DELETE":
+              return 204, {}, None, b""
+            if "upload_id=" in path:
+              answer = await once(self, "GET", "b/{}/o/{}", *_uploaded_name(path))
+              if json.loads(answer[3])["md5Hash"] == _md5(options.get("data") or b""):
+                return answer
           if not isinstance(error, TimeoutError) and not is_retriable(error):
             if isinstance(error, OSError):  # such as: not found, or a condition that does not hold
               raise

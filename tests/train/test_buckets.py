@@ -333,3 +333,18 @@ def test_data_of_a_bucket_are_copied_once_with_their_checksums(bucket, tmp_path,
   }
   with pytest.raises(RunError, match=r"^data\.npz\.path: got .*, where the bucket has nothing$"):
     runs.read_source("npz", path=f"{bucket}/nothing")
+
+
+def test_what_an_earlier_try_did_is_not_an_error(network):
+  """The server did it, and the answer was lost."""
+  user_path("gs://bucket/a", "--workdir")
+  file, forwarded = epath.Path("gs://bucket/once"), []
+  network.late = lambda request: (
+    ("upload_id=" in request or "DELETE" in request)
+    and not (request.split()[0] in forwarded or forwarded.append(request.split()[0]))
+  )
+  file.write_bytes(b"content")
+  assert file.read_bytes() == b"content"
+  file.unlink()
+  assert not file.exists()
+  assert sorted(forwarded) == ["DELETE", "POST"]
