@@ -60,6 +60,7 @@ def main() -> None:
     set_handler(each, _end)
   Interrupt.again = staticmethod(_end)
   sys.excepthook = _report_uncaught
+  sys.unraisablehook = _report_unraisable
   warnings.formatwarning = lambda message, *_, **__: f"{program()}: warning: {printable(str(message))}\n"
   sys.path.insert(0, str(CONFIGS.parent))  # configs import each other from here
   status = run(sys.argv[1:])
@@ -177,3 +178,9 @@ def _report_uncaught(
   """Python's own hook, but silent about one error: after a failed save, writers use a loop that is closed."""
   if kind is not RuntimeError or str(error) != "Event loop is closed":
     sys.__excepthook__(kind, error, traceback)
+
+
+def _report_unraisable(fault: "sys.UnraisableHookArgs") -> None:
+  """Python's own hook, but silent about buffers of gcsfs that a failed upload leaves in use."""
+  if fault.exc_type is not BufferError:
+    sys.__unraisablehook__(fault)

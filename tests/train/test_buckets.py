@@ -345,6 +345,6 @@ def test_what_an_earlier_try_did_is_not_an_error(network):
   )
   file.write_bytes(b"content")
   assert file.read_bytes() == b"content"
-  file.unlink()
+  file.unlink(missing_ok=True)
   assert not file.exists()
   assert sorted(forwarded) == ["DELETE", "POST"]
