@@ -247,7 +247,7 @@ def test_a_network_that_is_lost_in_a_save_leaves_a_run_that_goes_on(network, tmp
     is_after = after(point)
     network.lost = lambda request, is_after=is_after, lost=lost: is_after(request) and (lost.set() or True)
     child = at.start(workdir)
-    assert lost.wait(60), child.said.read_text()
+    assert lost.wait(300), child.said.read_text()
     time.sleep(0.2)
     child.signal(signal.SIGKILL)
     child.finish()
