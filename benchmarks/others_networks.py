@@ -300,9 +300,9 @@ ADD = {
   "card": add_card,
   "lossless": add_lossless,
   "attacks": add_attacks,
-  "curvature": add_curvature,
   "shifts": add_shifts,
   "agreement": add_agreement,
+  "curvature": add_curvature,
 }
 
 
