@@ -41,7 +41,8 @@ def absolute(path: Any) -> Any:
 def replaced(file: Any) -> Iterator[BinaryIO]:
   """Opens a new binary file that takes the place of `file` once it is whole and stored.
 
-  Whatever happens, `file` is either the old one or the new one.
+  Whatever happens, `file` is either the old one or the new one. A link or a pipe in the place of the new file
+  is removed first: a link may lead to any file of the user.
   """
   if in_bucket(file):
     content = io.BytesIO()
@@ -51,7 +52,8 @@ def replaced(file: Any) -> Iterator[BinaryIO]:
   make_folder(file.parent)
   partial = file.with_name(file.name + ".partial")
   try:
-    with open(partial, "wb") as stream:
+    partial.unlink(missing_ok=True)
+    with open(partial, "xb") as stream:
       yield stream
       stream.flush()
       os.fsync(stream.fileno())

@@ -442,7 +442,10 @@ def test_a_work_directory_is_where_people_mean(run, calls, monkeypatch, tmp_path
 
 
 def test_a_config_may_be_a_url_of_this_machine_only(run, refuses, calls, tmp_path):
-  refuses(["--config", "gs://a/mine.py"], "--config: got 'gs://a/mine.py', but only folders of this machine")
+  refuses(
+    ["--config", "gs://a/mine.py"],
+    "--config: got 'gs://a/mine.py', but only files of this machine are run; copy the file here",
+  )
   (tmp_path / "mine.py").write_text(
     "from jaxreg.train import base_config\n\n\ndef get_config(argument=''):\n  return base_config()\n"
   )

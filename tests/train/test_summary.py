@@ -1,6 +1,5 @@
 """What a job leaves on the screen, and the table of a comparison."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def test_the_line_of_goodput_has_the_largest_losses(tmp_path):
   seconds = {"steps": 60.0, "save": 9.0, "compile": 30.0, "input": 0.5, "restore": 0.5}
   goodput = {"share": 0.6, "starts": 1, "wall_seconds": 100.0, "seconds": seconds}
   results = {"step": 24, "test/error": 0.1}
-  (tmp_path / "results.json").write_text(json.dumps({**results, "goodput": goodput}))
+  runs.reseal(tmp_path / "results.json", {**results, "goodput": goodput})
   results |= {"test/nll": 0.1, "test/ece": 0.1}
   lines = summary(results, runs.make_config(), tmp_path).splitlines()
   assert lines[2] == "goodput 60.0% of 100 s; lost: compile 30%, save 9%"

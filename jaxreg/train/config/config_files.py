@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from jaxreg._atomic_files import SCHEME
 from jaxreg.train.config.choices import CHOICES, add_options, base_config, flatten
 from jaxreg.train.config.fields import Config
 from jaxreg.train.config.values import WIDTH, hint
@@ -25,6 +26,8 @@ WRAPPER = textwrap.TextWrapper(
 def load_file(path: str, configs: Path) -> tuple[Config, str]:
   """Runs the config file `FILE[:VARIANT]`; returns its configuration and its docstring."""
   name, colon, argument = split_variant(path)
+  if name.startswith(SCHEME):
+    raise RunError(f"--config: got {name!r}, but only files of this machine are run; copy the file here")
   places = [local_path(name, "--config")]
   if str(Path(name).parent) in (".", configs.name):  # one of ours, from any folder, also by its bare name
     places += [configs / Path(name).name, configs / f"{Path(name).name}.py"]

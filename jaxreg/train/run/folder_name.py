@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import PurePath
 
 from etils.epath import Path
 
@@ -30,7 +31,7 @@ def default_workdir(config_path: str, overrides: Options) -> Path:
 
 def _named(config_path: str, overrides: Options, free: frozenset[str]) -> Path:
   path, _, argument = split_variant(config_path)
-  name = Path(path).stem + (f"-{argument}" if argument else "")
+  name = PurePath(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":
     name += "-compare"  # beside the run that the same config trains alone
   changed = {field: value for field, value in sorted(overrides.items()) if row_of(field).scope not in free}
