@@ -353,7 +353,7 @@ WAYS = [
     "? --list shows the configs",
   ),
   ("--config qqqq", "--config: there is no file 'qqqq'; --list shows the configs"),
-  ("--workdir=gs://bucket/run", "gs"),
+  ("--workdir=gs://Bucket/run", "--workdir: must be gs://BUCKET/FOLDER"),
   ("--workdir s3://bucket/run", "s3"),
   ("--config=gs://bucket/config.py", "gs"),
   # What a terminal would act on is not printed.
