@@ -4,8 +4,9 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from etils.epath import Path
 
 from jaxreg.train import RunError
 from jaxreg.train.sealed_tables import parse_table

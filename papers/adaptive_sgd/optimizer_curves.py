@@ -6,9 +6,9 @@ Writes `figures/optimizers.png` into the folder.
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
+from etils.epath import Path
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 

@@ -12,12 +12,12 @@ each kept checkpoint (`gradients`, which enumerates all masks: at most 16 classe
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils.epath import Path
 from scipy.special import expit
 
 from jaxreg import losses

@@ -9,11 +9,11 @@ this NLL as `test/nll_unscaled`.
 
 import argparse
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils.epath import Path
 from matplotlib.figure import Figure
 
 from jaxreg.train import RunError, base_config, load
