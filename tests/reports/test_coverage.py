@@ -66,6 +66,7 @@ def test_means(size, draw, truth):
   assert covered(lambda rng: mean("", draw(rng, size), weights), truth) >= LEAST
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("usual", "other"), [(300, 10), (50, 50), (300, 300), (100, 4)])
 @pytest.mark.parametrize(("shift", "scale"), [(0, 1), (1, 2), (2.476, 1), (3.3, 1)])
 def test_areas_under_the_curve(usual, other, shift, scale):

@@ -179,6 +179,7 @@ def network(monkeypatch):
     yield proxy
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("answer", [None, 503, 429])
 def test_requests_are_tried_again_and_then_given_up(network, monkeypatch, answer):
   file, end = epath.Path("gs://bucket/a"), time.monotonic() + 1.5

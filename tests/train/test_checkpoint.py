@@ -129,6 +129,7 @@ def test_nothing_is_said_of_a_lost_checkpoint_that_would_not_be_picked(pair):
     assert [pick_step(pair, which, "val/error") for which in ("best", "latest", 30)] == [30, 30, 30]
 
 
+@pytest.mark.thorough
 def test_a_swapped_checkpoint_or_table_of_another_seed_is_not_taken(finished_run, finished_copy, tmp_path):
   """Each file alone, and the checkpoint with its manifest; a run's own files are taken in another place."""
   train.train(runs.make_config({"seed": 1}), tmp_path / "other")

@@ -38,6 +38,7 @@ def test_a_window_has_its_steps_and_phases_and_changes_nothing(finished_run, tmp
   assert len(list((workdir / "profile").rglob("*.pb"))) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("light_runs")
 @pytest.mark.parametrize(
   ("start", "steps", "folders"),
@@ -49,6 +50,7 @@ def test_a_window_at_the_end_and_one_behind_it(tmp_path, start, steps, folders):
   assert [folder.name for folder in (workdir / "profile").glob("plugins/profile/*")] == folders
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("light_runs")
 def test_a_run_that_stops_in_its_window_writes_what_there_is(tmp_path, monkeypatch):
   workdir, config = tmp_path / "run", runs.make_config({"profile.start": 4, "profile.steps": 10})
@@ -61,6 +63,7 @@ def test_a_run_that_stops_in_its_window_writes_what_there_is(tmp_path, monkeypat
   assert events(workdir, "steps-7-13")[1] == [*range(7, 14)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("light_runs")
 def test_whole_dispatches_are_profiled(tmp_path):
   fields = {"profile.start": 6, "profile.steps": 1, "steps_per_dispatch": 4}
@@ -68,6 +71,7 @@ def test_whole_dispatches_are_profiled(tmp_path):
   assert events(tmp_path / "run", "steps-5-8")[1] == [8]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("light_runs")
 def test_a_profile_that_cannot_be_written_costs_a_line(finished_run, tmp_path, monkeypatch, capsys):
   def full(file, content):
