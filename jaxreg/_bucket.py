@@ -10,6 +10,7 @@ import inspect
 import json
 import logging
 import os
+import sys
 import time
 import urllib.parse
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from jaxreg._extras import install
 
 PATIENCE = 300.0  # seconds for which a request that fails is tried again
+WAITED = 4.0  # the pause between two tries, in seconds, from which on a line says that the bucket is silent
 CONNECT = 20.0  # seconds after which a connection counts as failed
 BOUNDARY = b"part-of-an-upload"
 SILENCE = 60.0  # seconds after which a server that sends nothing counts as failed
@@ -63,6 +65,8 @@ def file_system() -> Any:
   class PatientFileSystem(gcsfs.GCSFileSystem):
     """gcsfs that tries again for `PATIENCE` seconds, raises OSError, and asks for each listing."""
 
+    said = -float("inf")  # when a line last told that the bucket does not answer
+
     def __init__(self, *args: Any, **options: Any):
       silence = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE)
       super().__init__(*args, **{"use_listings_cache": False, "requests_timeout": silence, **options})
@@ -89,7 +93,12 @@ def file_system() -> Any:
               raise
             raise OSError(f"the bucket refuses a request ({_one_line(error)})") from error
           reason = error
-        if time.monotonic() + pause > end:
+        now = time.monotonic()
+        if pause >= WAITED and now > self.said + PATIENCE:
+          type(self).said = now
+          line = f"the bucket does not answer ({_one_line(reason)}); trying again for {end - now:.0f} s"
+          print(line, file=sys.stderr, flush=True)
+        if now + pause > end:
           raise OSError(f"the bucket has not answered for {PATIENCE:.0f} s ({_one_line(reason)})") from reason
         await asyncio.sleep(pause)
         pause = min(2 * pause, 30.0)

@@ -102,7 +102,8 @@ def run(argv: list[str]) -> int:
     processes.start(**call.processes)
     processes.check_platform()
     if processes.is_first():  # the imports that follow take seconds
-      print(printable(f"starting: {call.config.job}, in {call.workdir}"), file=sys.stderr, flush=True)
+      where = "" if call.config.job == "compile" else f", in {call.workdir}"  # compile writes nothing
+      print(printable(f"starting: {call.config.job}{where}"), file=sys.stderr, flush=True)
     keep_compiled_programs()
     results = find_job(call.config.job)(call.config, call.workdir)
     if processes.is_first():

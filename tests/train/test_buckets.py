@@ -1,6 +1,8 @@
 """Runs in a bucket are the runs of a disk, bit by bit, whatever becomes of the network or of a process."""
 
 import json
+import math
+import re
 import signal
 import threading
 import time
@@ -181,13 +183,17 @@ def network(monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("answer", [None, 503, 429])
-def test_requests_are_tried_again_and_then_given_up(network, monkeypatch, answer):
+def test_requests_are_tried_again_and_then_given_up(network, monkeypatch, capfd, answer):
+  monkeypatch.setattr(_bucket, "WAITED", 1.0)
+  monkeypatch.setattr(type(_bucket.file_system()), "said", -math.inf)
   file, end = epath.Path("gs://bucket/a"), time.monotonic() + 1.5
   network.lost, network.answer = lambda request: time.monotonic() < end, answer
   user_path("gs://bucket/a", "--workdir")
   file.write_bytes(b"content")
   assert time.monotonic() > end
   assert file.read_bytes() == b"content"
+  [line] = capfd.readouterr().err.splitlines()
+  assert re.fullmatch(r"the bucket does not answer \(.+\); trying again for (299|300) s", line)
   network.lost = lambda request: True
   monkeypatch.setattr(_bucket, "PATIENCE", 1.5)
   with pytest.raises(OSError, match=r"^the bucket has not answered for 2 s \("):
