@@ -320,9 +320,9 @@ STATE = (
 
 
 def contents(folder):
-  """Without what each run that opens the folder writes: its token, and a file of TensorBoard's."""
-  found = runs.snapshot(folder).items()
-  return {path: content for path, (_, content) in found if path.split("/")[0] not in ("lock", "tensorboard")}
+  """Without what each run that opens the folder writes: its token, its times, and a file of TensorBoard's."""
+  found, own = runs.snapshot(folder).items(), ("lock", "times.json", "tensorboard")
+  return {path: content for path, (_, content) in found if path.split("/")[0] not in own}
 
 
 def make_odd(file, how):

@@ -79,6 +79,7 @@ class MetricsFile:
     try:
       write_text(_part(self._workdir, self._number), self._text)
     except OSError as error:
+      self._check_there()  # the folder may have gone meanwhile, which is the better reason
       raise self._cannot_write(error, "the last checkpoint is kept") from error
     self._is_stored, self._written = True, time.monotonic()
     if len(self._text) > PART:
