@@ -116,10 +116,11 @@ def _main(
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program says otherwise
   _begun(said).touch()
   from jaxreg.train.data import batches
-  from jaxreg.train.run import dispatch, lock, results
+  from jaxreg.train.run import dispatch, lock, metrics_file, results
 
   results.save_figures = lambda *_: []  # they take longer than these runs
   indices = batches.batch_indices
+  metrics_file.ON_DISK = 0.0  # the tests count a run's steps by its records
   batches.batch_indices = lambda *args, **options: time.sleep(pause) or indices(*args, **options)
   if lease is not None:
     lock.LEASE, lock.RENEWAL = lease, lease / 10
