@@ -10,7 +10,7 @@ from jaxreg.calibration import merge
 from jaxreg.train.run.health import CollapseGuard, check_finite
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.sealed_tables import Json
-from jaxreg.train.step.metrics import Values, summarize, to_host
+from jaxreg.train.step.metrics import InUnits, Values, summarize, to_host
 from jaxreg.typing import PyTree
 
 
@@ -54,7 +54,7 @@ class Recorder:
     """The sums since the last record, without pending metrics, as JSON for a checkpoint."""
     if self._total is None:
       return None
-    return {"steps": self._recorded, "sums": jax.tree.map(np.ndarray.tolist, self._total)}
+    return {"steps": self._recorded, "sums": {name: _to_json(pair) for name, pair in self._total.items()}}
 
   def is_busy(self) -> bool:
     """Tells whether the devices are still at work on the steps dispatched last."""
@@ -110,6 +110,19 @@ class Recorder:
     self._total, self._recorded, self._steps, self._seconds = None, 0, 0, 0.0
 
 
-def _to_arrays(sums: dict[str, list[list[float]]]) -> PyTree:
-  """Makes the pairs of sum and count, `[replicas]` each, of JSON; its numbers are exact."""
-  return {name: tuple(np.asarray(part, np.float64) for part in pair) for name, pair in sums.items()}
+def _to_json(pair: tuple[np.ndarray, np.ndarray] | InUnits) -> list[Json]:
+  """Makes JSON of a sum and a count, `[replicas]` each, and of their unit, if any; its numbers are exact."""
+  unit = [pair.unit] if isinstance(pair, InUnits) else []
+  return [*(part.tolist() for part in pair), *unit]
+
+
+def _to_arrays(sums: dict[str, list[Any]]) -> PyTree:
+  """Reads the JSON of `_to_json` by metric."""
+  return {name: _to_pair(*parts) for name, parts in sums.items()}
+
+
+def _to_pair(
+  total: list[float], count: list[float], unit: float | None = None
+) -> tuple[np.ndarray, np.ndarray] | InUnits:
+  pair = np.asarray(total, np.float64), np.asarray(count, np.float64)
+  return pair if unit is None else InUnits(*pair, unit)
