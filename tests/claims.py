@@ -3,8 +3,9 @@
     python tests/claims.py
 
 A test of a claim is marked `@pytest.mark.claim(source, where, text)`. If the source is wrong, as printed or
-as derived, the marker has `status="erratum"`, and the test asserts the correction. The table stands between
-two comments of the source's page.
+as derived, the marker has `status="erratum"`, and the test asserts the correction. `size` says how the test
+shows it: in closed form (the default), by enumeration, on a toy problem, on real data, or at the source's own
+size. The table stands between two comments of the source's page.
 """
 
 import ast
@@ -20,12 +21,12 @@ STATUS = {"holds": "holds", "erratum": "**erratum**: the test asserts the correc
 
 def collect() -> dict[str, str]:
   """The pages with their tables, by source. The markers are read and not run, which is ten times faster."""
-  claims: dict[str, dict[tuple[str, str, str], list[str]]] = {}
+  claims: dict[str, dict[tuple[str, str, str, str], list[str]]] = {}
   for file in sorted((ROOT / "tests").rglob("test_*.py")):
     body = ast.parse(file.read_text()).body
     for name, arguments, options in marked(body, texts(body)):
       source, where, text = arguments
-      claim = (where, text, options.get("status", "holds"))
+      claim = (where, text, options.get("status", "holds"), options.get("size", "closed form"))
       test = f"{file.relative_to(ROOT)}::{name}"
       claims.setdefault(source, collections.defaultdict(list))[claim].append(test)
   pages = {}
@@ -60,11 +61,11 @@ def marked(body: list[ast.stmt], named: dict[str, str]) -> Iterator[tuple[str, l
           yield node.name, [*map(value, mark.args)], {each.arg: value(each.value) for each in mark.keywords}
 
 
-def table(claims: dict[tuple[str, str, str], list[str]]) -> str:
-  lines = ["| where | claim | status | test |", "|---|---|---|---|"]
-  for (where, text, status), tests in sorted(claims.items(), key=lambda claim: _order(claim[0][0])):
+def table(claims: dict[tuple[str, str, str, str], list[str]]) -> str:
+  lines = ["| where | claim | status | size | test |", "|---|---|---|---|---|"]
+  for (where, text, status, size), tests in sorted(claims.items(), key=lambda claim: _order(claim[0][0])):
     named = ", ".join(f"`{test.removeprefix('tests/').replace('::', ' ')}`" for test in tests)
-    lines.append(f"| {where} | {text} | {STATUS[status]} | {named} |")
+    lines.append(f"| {where} | {text} | {STATUS[status]} | {size} | {named} |")
   return "\n".join(lines) + "\n"
 
 

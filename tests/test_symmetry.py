@@ -42,7 +42,10 @@ def loss(params, x):
 
 @pytest.mark.thorough
 @pytest.mark.claim(
-  "adaptive_sgd", "Local Minima", "a layer of n units has n! permutations that are the same function"
+  "adaptive_sgd",
+  "Local Minima",
+  "a layer of n units has n! permutations that are the same function",
+  size="toy",
 )
 def test_permuted_units_are_the_same_function(x64):
   params, x, _ = make()
@@ -77,6 +80,7 @@ def test_optimizers_commute_with_permutations(make_tx, x64):
   "adaptive_sgd",
   WHERE,
   "ReLU units can be rescaled: f(Aw) = f(w), and the gradient becomes A^-1 times it",
+  size="toy",
 )
 def test_rescaled_units_are_the_same_function_with_other_gradients(x64):
   params, x, scales = make(2)
@@ -130,6 +134,7 @@ def test_channels_through_pooling_and_flattening(x64):
   "adaptive_sgd",
   WHERE,
   "BN: forward is invariant to the scale of the weights, backward is not: the gradient is divided by it",
+  size="toy",
 )
 def test_batch_normalisation(x64):
   rng = np.random.default_rng(4)

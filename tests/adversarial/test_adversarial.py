@@ -39,6 +39,7 @@ def norm(delta, kind):
   SOURCE,
   "adversarial training",
   "x + eps sign(gradient): a logistic loss is then softplus(-y f + eps L1 norm of w), the most in the box",
+  size="enumeration",
 )
 def test_fgsm_is_the_worst_corner_of_logistic_regression():
   eps = 0.25

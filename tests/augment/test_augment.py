@@ -46,6 +46,7 @@ def test_flip_flips_whole_images_at_its_rate():
   "regularization",
   "dataset augmentation",
   "new data by translating the images a few pixels in each direction",
+  size="enumeration",
 )
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_translate_is_one_of_all_shifts_with_the_fill_outside(dtype):

@@ -55,6 +55,7 @@ TABLE = {
   "early stopping",
   "the latest model is returned: not the last iterate but the latest stored copy, the best on validation",
   status="erratum",
+  size="enumeration",
 )
 def test_table(name):
   metrics, patience, min_delta, mode, stops, best = TABLE[name]

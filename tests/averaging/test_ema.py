@@ -77,6 +77,7 @@ def test_refusals():
   "regularization",
   "semi-supervised learning",
   "P(y given x) also from P(x): a teacher's targets need no labels",
+  size="toy",
 )
 def test_a_mean_teacher_gets_no_gradient():
   x, y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 4, 3)), jnp.float32)

@@ -52,7 +52,10 @@ def projected(bound, steps=2000):
 
 
 @pytest.mark.claim(
-  "regularization", WHERE, "with the multiplier fixed at its optimum, the constraint is the penalty"
+  "regularization",
+  WHERE,
+  "with the multiplier fixed at its optimum, the constraint is the penalty",
+  size="toy",
 )
 @pytest.mark.parametrize("bound", [0.5, 4.0])
 def test_ascent_penalty_and_projection_agree(bound, x64):
@@ -64,7 +67,9 @@ def test_ascent_penalty_and_projection_agree(bound, x64):
   np.testing.assert_allclose(projected(bound), penalised_minimum(alpha), rtol=1e-10)
 
 
-@pytest.mark.claim("regularization", WHERE, "a larger multiplier makes the region of the constraint smaller")
+@pytest.mark.claim(
+  "regularization", WHERE, "a larger multiplier makes the region of the constraint smaller", size="toy"
+)
 def test_a_larger_multiplier_is_a_smaller_region():
   norms = [(penalised_minimum(alpha) ** 2).sum() for alpha in (0.0, 0.1, 1.0, 10.0)]
   assert (np.diff(norms) < 0).all()

@@ -77,7 +77,10 @@ def product_loss(params):
 
 @pytest.mark.thorough
 @pytest.mark.claim(
-  "regularization", WHERE, "a penalty can make dead units a minimum; reprojection does not pull to the origin"
+  "regularization",
+  WHERE,
+  "a penalty can make dead units a minimum; reprojection does not pull to the origin",
+  size="toy",
 )
 def test_dead_units(x64):
   """(ab - 1)^2 with alpha (a^2 + b^2) / 2: above alpha = 2 the origin is its only minimum."""
@@ -98,7 +101,9 @@ def test_dead_units(x64):
   assert product_loss(jax.tree.map(lambda x: x[-1], alive)) < 1e-6
 
 
-@pytest.mark.claim("regularization", WHERE, "reprojection bounds the feedback of ever larger steps")
+@pytest.mark.claim(
+  "regularization", WHERE, "reprojection bounds the feedback of ever larger steps", size="toy"
+)
 def test_explosion():
   loss = lambda params: jnp.square(jnp.square(params["kernel"])).sum() / 4
   start = {"kernel": jnp.array([1.5, -1.0])}

@@ -49,6 +49,7 @@ def exact():
   "testing",
   "the ensemble's mean is estimated by (1/M) sum f(x, z_i); printed is x_i, but x is the same in every term",
   status="erratum",
+  size="enumeration",
 )
 def test_the_limit_is_the_exact_ensemble(per_example):
   probs, weights = exact()
@@ -64,7 +65,7 @@ def test_the_limit_is_the_exact_ensemble(per_example):
 
 @pytest.mark.slow
 @pytest.mark.claim(
-  "adaptive_sgd", "testing", "the squared error of sampling is the variance of the draws over M"
+  "adaptive_sgd", "testing", "the squared error of sampling is the variance of the draws over M", size="toy"
 )
 def test_the_error_falls_with_the_root_of_the_number():
   probs, weights = exact()

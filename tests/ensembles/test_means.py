@@ -43,6 +43,7 @@ def test_means_against_numpy(weights):
   "regularization",
   "weight scaling inference rule",
   "the geometric mean of softmax regressions under all masks is softmax of p W'v + b, the arithmetic is not",
+  size="enumeration",
 )
 def test_geometric_mean_over_masks_is_scaled_weights(keep):
   x, kernel, bias, log_probs, masks = masked_regressions(6, keep)
@@ -127,7 +128,9 @@ def test_the_mean_of_members():
   np.testing.assert_allclose(np.exp(one), each[0], rtol=1e-5)
 
 
-@pytest.mark.claim("regularization", "bagging", "resampled sets: 1 - 1/e of the examples are in one of them")
+@pytest.mark.claim(
+  "regularization", "bagging", "resampled sets: 1 - 1/e of the examples are in one of them", size="toy"
+)
 def test_bootstrap_indices():
   indices = np.asarray(ensembles.bootstrap_indices(jax.random.key(0), num_examples=2000, num_members=3))
   assert indices.shape == (3, 2000)

@@ -40,7 +40,9 @@ def test_the_gate_is_trained_by_the_likelihood():
 
 
 @pytest.mark.thorough
-@pytest.mark.claim("dropmax", "table 1", "baseline deterministic DropMax: the gate is taught the labels")
+@pytest.mark.claim(
+  "dropmax", "table 1", "baseline deterministic DropMax: the gate is taught the labels", size="toy"
+)
 def test_the_supervision_teaches_the_labels():
   """Its gradient is rho - y: a gate that knows the label costs nothing."""
   auxiliary = lambda g: deterministic_dropmax_terms(LOGITS, g, LABELS)["auxiliary"].sum()

@@ -255,7 +255,10 @@ def test_analytic_gradients():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
-  "dropmax", "poster", "easy examples settle at retain probabilities of 0.78 (target) and 0.22 (others)"
+  "dropmax",
+  "poster",
+  "easy examples settle at retain probabilities of 0.78 (target) and 0.22 (others)",
+  size="toy",
 )
 def test_fixed_point_of_the_prior():
   """Section 1.7: gradient descent on ph with g = 0 ends at rho = 0.782188 and 0.217812."""
@@ -449,7 +452,10 @@ def test_mean_of_the_relaxed_mask(g, temperature, mean):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
-  "dropmax", "Eq. 7", "the likelihood under the expected mask bounds the expected likelihood"
+  "dropmax",
+  "Eq. 7",
+  "the likelihood under the expected mask bounds the expected likelihood",
+  size="enumeration",
 )
 def test_jensen_bound():
   """-log p(y | rho-mask with z_t = 1) >= E_z NLL."""
@@ -498,7 +504,10 @@ def test_the_prior_adds_its_margin_to_the_prediction():
 
 @pytest.mark.parametrize("label", [None, 2])
 @pytest.mark.claim(
-  "dropmax", "appendix, Fig. 2", "Monte-Carlo prediction, with and without the mask of the target"
+  "dropmax",
+  "appendix, Fig. 2",
+  "Monte-Carlo prediction, with and without the mask of the target",
+  size="enumeration",
 )
 def test_monte_carlo_prediction_against_enumeration(label):
   classes, samples = 6, 20_000

@@ -16,7 +16,10 @@ LABELS = GENERATOR.integers(0, 5, 12)
 @pytest.mark.thorough
 @pytest.mark.parametrize(("gamma", "expected"), [(1.0, 0.782188), (0.1, 0.99995)])
 @pytest.mark.claim(
-  "dropmax", "table 1", "DropMax (q = p): the target settles at 0.78 for an entropy weight of 1, at 1 for 0.1"
+  "dropmax",
+  "table 1",
+  "DropMax (q = p): the target settles at 0.78 for an entropy weight of 1, at 1 for 0.1",
+  size="toy",
 )
 def test_without_a_likelihood_the_target_settles_at_the_equilibrium(gamma, expected):
   """a = 1 / (gamma sigmoid(a)); the others, which nothing but the entropy moves, at one half."""

@@ -67,7 +67,7 @@ def random_partition(rng, batch, sizes):
 
 @pytest.mark.thorough
 @pytest.mark.claim(
-  "group_softmax", "proposition 1, Eq. A.2", "softmax <= type I <= type II for any partition"
+  "group_softmax", "proposition 1, Eq. A.2", "softmax <= type I <= type II for any partition", size="toy"
 )
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (0, 5, 7), *thorough((6, 6), (1,) * 12, (1, 2, 9), (12, 0))])
 def test_proposition_1_bounds(x64, sizes):

@@ -19,6 +19,7 @@ RNG = np.random.default_rng(0)
   "regularization",
   "multi-task learning",
   "what is shared learns from the weighted sum of the tasks' gradients, what is a task's own from it alone",
+  size="toy",
 )
 def test_who_gets_gradient_from_what():
   """Two linear heads on a shared linear layer, squared errors: gradients in closed form."""

@@ -32,7 +32,7 @@ def test_the_target_is_always_kept_and_the_others_with_one_probability():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("rate", [0.8, 0.4])
-@pytest.mark.claim("dropmax", "table 1", "baseline random DropMax (class dropout)")
+@pytest.mark.claim("dropmax", "table 1", "baseline random DropMax (class dropout)", size="enumeration")
 def test_the_mean_loss_is_that_over_all_masks(rate):
   masks = oracles.all_masks(3)
   chances = oracles.mask_probabilities(masks, np.full(3, 1 - rate))

@@ -79,6 +79,7 @@ def _norms(tree):
   SOURCE,
   WHERE,
   "a generative model shares parameters with the classifier: without labels those learn, its own do not",
+  size="toy",
 )
 def test_reconstruction_trains_what_is_shared_and_not_the_classifier():
   x = jnp.asarray(RNG.normal(size=(6, 4)), jnp.float32)

@@ -28,7 +28,7 @@ def test_two_classes_have_a_closed_form():
   np.testing.assert_allclose(loss, expected, atol=1e-6)
 
 
-@pytest.mark.claim("dropmax", "table 1", "baseline sparsemax: the projection onto the simplex")
+@pytest.mark.claim("dropmax", "table 1", "baseline sparsemax: the projection onto the simplex", size="toy")
 def test_no_point_of_the_simplex_is_nearer():
   generator = np.random.default_rng(0)
   logits = generator.normal(size=(20, 6)).astype(np.float32)

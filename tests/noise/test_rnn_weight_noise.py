@@ -41,6 +41,7 @@ def many(**options):
   "noise robustness, RNNs",
   "additive or multiplicative, not cumulative or cumulative: standard deviations s, s sqrt(t), s and "
   "sqrt((1 + s^2)^t - 1) of the weight",
+  size="toy",
 )
 def test_spread_over_time(kind, cumulative):
   got = many(kind=kind, cumulative=cumulative)

@@ -32,6 +32,7 @@ def masked(keep, x):
   "the renormalised geometric mean of softmax regressions has the weights p W; for p other than 1/2 the mean "
   "must be weighted by the masks' probabilities, not the 2^d-th root that is printed",
   status="erratum",
+  size="enumeration",
 )
 def test_geometric_mean_of_softmax_regressions_is_scaled_weights(keep):
   x, kernel, bias = problem()
@@ -56,7 +57,10 @@ def test_geometric_mean_of_softmax_regressions_is_scaled_weights(keep):
 
 @pytest.mark.parametrize("keep", [0.3, 0.8])
 @pytest.mark.claim(
-  "regularization", "dropout", "weights times p: the output at test time is the expected output of training"
+  "regularization",
+  "dropout",
+  "weights times p: the output at test time is the expected output of training",
+  size="enumeration",
 )
 def test_scaled_weights_are_the_mean_of_linear_layers(keep):
   """One layer, and two with masks before each: E W2 (m2 * (W1 (m1 * x))) = (p W2)(p W1) x."""
@@ -95,6 +99,7 @@ def test_which_layer():
   "adaptive_sgd",
   "testing",
   "f at the mean mask only approximates the mean of f: through ReLU and softmax they differ",
+  size="enumeration",
 )
 def test_scaled_weights_are_not_the_mean_through_relu_and_softmax():
   rng = np.random.default_rng(4)
@@ -111,6 +116,7 @@ def test_scaled_weights_are_not_the_mean_through_relu_and_softmax():
   "expected loss",
   "noise drawn for each example by itself: the gradient stays unbiased, and varies less than with one draw "
   "for the batch",
+  size="toy",
 )
 def test_masks_of_their_own_vary_the_gradient_less_than_a_shared_one():
   """The mean gradient of a batch of 3 squared errors with 3 inputs: all masks, and what is drawn."""

@@ -121,7 +121,7 @@ def test_unequal_decays_leave_the_trust_region(x64):
 
 
 @pytest.mark.claim(
-  "adaptive_sgd", "Adagrad", "1/sqrt(t) guarantees convergence; a constant rate needs it too"
+  "adaptive_sgd", "Adagrad", "1/sqrt(t) guarantees convergence; a constant rate needs it too", size="toy"
 )
 def test_the_root_of_t_converges(x64):
   """On E|w - xi| / 2-like noise: gradients sign(w) + noise, the minimum at 0, from 3, 400 runs at once."""

@@ -30,6 +30,7 @@ def network(name):
   "the products of weights along all paths are summed by one pass of abs(w)^p, whose derivative is kappa; "
   "odd p needs the absolute values that are not printed",
   status="erratum",
+  size="enumeration",
 )
 @pytest.mark.parametrize("p", [2.0, 3.0])
 @pytest.mark.parametrize("name", ["plain", "biases", "residual"])
@@ -88,6 +89,7 @@ def train(apply, tx, networks, x, y, steps):
   "adaptive_sgd",
   WHERE,
   "Path-SGD is invariant to all inner rescaling, and SGD is not: 20 steps, equal outputs",
+  size="toy",
 )
 def test_rescaled_networks_stay_the_same(x64):
   rng = np.random.default_rng(1)

@@ -157,6 +157,7 @@ def test_sam_with_batch_normalisation_counts_the_first_pass_alone(x64):
   "adaptive_sgd",
   "Injected Noises",
   "noise on the updates is Bayesian: Langevin steps have the posterior variance, over 1 - eps lambda / 4",
+  size="toy",
 )
 def test_sgld_has_the_variance_of_its_recursion(x64):
   """On a quadratic it is 1 / (lambda (1 - eps lambda / 4)); 4000 chains, each with its coordinate's noise."""

@@ -35,6 +35,7 @@ NORMS = {
   "adaptive_sgd",
   "Trust Region Problem",
   "the step -eps J / norm(J) minimises the linearised loss in the ball",
+  size="toy",
 )
 @pytest.mark.parametrize("norm", NORMS)
 def test_beats_every_sampled_direction(norm, x64):

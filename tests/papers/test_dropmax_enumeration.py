@@ -216,10 +216,16 @@ def one_gradient_a_draw(key, o, posterior, temperature):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "temperature"), RELAXED)
 @pytest.mark.claim(
-  "dropmax", "section 4.2", "mean and spread of the relaxed gradient at temperatures 0.1, 0.5 and 1"
+  "dropmax",
+  "section 4.2",
+  "mean and spread of the relaxed gradient at temperatures 0.1, 0.5 and 1",
+  size="enumeration",
 )
 @pytest.mark.claim(
-  "dropmax", "section 4.2", "the relaxed estimator against the sum over all masks: bias and spread"
+  "dropmax",
+  "section 4.2",
+  "the relaxed estimator against the sum over all masks: bias and spread",
+  size="enumeration",
 )
 def test_section_5_5_relaxed_columns(name, temperature):
   o, g = row_of(name)
@@ -253,7 +259,7 @@ def test_section_5_5_the_bias_grows_with_the_temperature():
 
 
 @pytest.mark.thorough
-@pytest.mark.claim("dropmax", "section 4.2", "S masks divide the variance by S")
+@pytest.mark.claim("dropmax", "section 4.2", "S masks divide the variance by S", size="enumeration")
 def test_averaging_masks_divides_the_variance_by_their_number():
   o, g = row_of("wrong")
   rows, samples = 20_000, (1, 8)

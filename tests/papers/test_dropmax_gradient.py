@@ -69,7 +69,9 @@ def exact_regularizer(o, ph, t, target):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.claim("dropmax", "appendix, Eq. 6", "DropMax is the cross-entropy plus the regulariser M")
+@pytest.mark.claim(
+  "dropmax", "appendix, Eq. 6", "DropMax is the cross-entropy plus the regulariser M", size="enumeration"
+)
 def test_equation_6_the_regularizer_is_what_dropmax_adds(target):
   o, ph, y = anything()
   got = regularizer(o, ph, y, target=target)["regularizer"]
@@ -88,6 +90,7 @@ def test_equation_6_the_regularizer_is_what_dropmax_adds(target):
   "appendix, Eq. 7",
   "Jensen's bound on M, printed without the constant that it needs",
   status="erratum",
+  size="enumeration",
 )
 def test_equation_7_bounds_the_regularizer(draw, target):
   o, ph, y = draw()
@@ -143,7 +146,11 @@ def test_equation_8_right_side_as_printed():
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
-  "dropmax", "appendix, Eq. 8", "the bound on M bounds its gradient: it does not", status="erratum"
+  "dropmax",
+  "appendix, Eq. 8",
+  "the bound on M bounds its gradient: it does not",
+  status="erratum",
+  size="enumeration",
 )
 def test_equation_8_is_an_erratum():
   """With the target's mask sampled it fails in some 16 %, and the regulariser pulls along in some 31 %."""
@@ -237,7 +244,10 @@ def test_gradient_norms_are_sums_over_masks(target):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
-  "dropmax", "appendix, B", "gradients are smaller than those of softmax, where the target is kept"
+  "dropmax",
+  "appendix, B",
+  "gradients are smaller than those of softmax, where the target is kept",
+  size="enumeration",
 )
 def test_gradients_are_smaller_where_the_target_is_kept():
   """The appendix's conclusion, which with the target's mask sampled holds on most examples only."""

@@ -58,6 +58,7 @@ def kl(p, q):
   "dropmax",
   "appendix, Eq. 2, 4",
   "the posterior over masks by the rule of Bayes, against the sum over all masks",
+  size="enumeration",
 )
 def test_equation_2_and_4_are_bayes_rule():
   o, ph, _, y = random_inputs(0, (2, 2))
@@ -75,6 +76,7 @@ def test_equation_2_and_4_are_bayes_rule():
   "dropmax",
   "appendix, Eq. 1",
   "a mask that drops the target and keeps another class has no posterior probability, up to eps",
+  size="enumeration",
 )
 def test_equation_1_a_dropped_target_is_all_but_impossible():
   o, ph, _, y = random_inputs(1, ())
@@ -96,7 +98,9 @@ def test_equation_3_all_dropped_is_the_softmax():
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
-@pytest.mark.claim("dropmax", "appendix, Observation 2", "p(z_t = 1 given x, y, z != 0) goes to 1")
+@pytest.mark.claim(
+  "dropmax", "appendix, Observation 2", "p(z_t = 1 given x, y, z != 0) goes to 1", size="enumeration"
+)
 def test_observation_2_the_target_is_kept_unless_all_are_dropped():
   o, ph, _, y = random_inputs(3)
   sure = np.asarray(marginals(exclude_all_dropped=True)(o, ph, y))
@@ -118,6 +122,7 @@ def test_observation_2_the_target_is_kept_unless_all_are_dropped():
   "appendix, Observation 2",
   "the mask that drops all classes can be neglected: it has 3 % (10 classes) to 15 % (3) probability",
   status="erratum",
+  size="enumeration",
 )
 def test_all_dropped_is_not_insignificant(classes, share):
   """At the equilibrium of section 1.7, on a confident example."""
@@ -183,7 +188,9 @@ def test_the_gap_is_a_chain_of_deviations():
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("other", [-30.0, -8.0, -3.0, 0.0, 3.0])
-@pytest.mark.claim("dropmax", "appendix, A", "how far a mean-field q deviates that drops the target")
+@pytest.mark.claim(
+  "dropmax", "appendix, A", "how far a mean-field q deviates that drops the target", size="enumeration"
+)
 def test_a_dropped_target_deviates_by_46_nats_times_another_kept(other):
   """Appendix A: by the amount q of the others deviates from Ber(0)."""
   classes = 6

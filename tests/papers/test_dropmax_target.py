@@ -133,6 +133,7 @@ def test_one_step_is_gradient_descent_on_the_objective(what):
   "appendix, A",
   "to learn q(z_t) is severely unstable: in the exact objective it is convex and bounded, alone it is stable",
   status="erratum",
+  size="toy",
 )
 def test_learning_the_target_alone_is_stable(rate):
   """From any start it goes towards the optimum, never past it, and the gap never grows."""
@@ -150,7 +151,10 @@ def test_learning_the_target_alone_is_stable(rate):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
-  "dropmax", "appendix, A", "fixing q(z_t) = 1 helps: all learned together can end in a second optimum"
+  "dropmax",
+  "appendix, A",
+  "fixing q(z_t) = 1 helps: all learned together can end in a second optimum",
+  size="toy",
 )
 def test_learning_everything_has_a_second_optimum():
   """From a low q_t the others shut before it recovers; with q_t = 1 the same start finds the best."""

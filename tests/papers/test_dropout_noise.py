@@ -61,7 +61,10 @@ def _samples():
 
 @pytest.mark.slow
 @pytest.mark.claim(
-  "flatness", "figure 2", "the noise's variance is larger along sharper directions; isotropic noise's is not"
+  "flatness",
+  "figure 2",
+  "the noise's variance is larger along sharper directions; isotropic noise's is not",
+  size="toy",
 )
 def test_variance_falls_with_flatness():
   params, batch = _trained()
@@ -80,7 +83,9 @@ def test_variance_falls_with_flatness():
 
 
 @pytest.mark.slow
-@pytest.mark.claim("flatness", "figure 3", "the projected variance grows with the Hessian's eigenvalue")
+@pytest.mark.claim(
+  "flatness", "figure 3", "the projected variance grows with the Hessian's eigenvalue", size="toy"
+)
 def test_projected_variance_grows_with_curvature():
   params, batch = _trained()
   hessian = flatness.hessian(_loss, params, batch, mask="second/*")
@@ -98,7 +103,7 @@ def test_projected_variance_grows_with_curvature():
 
 
 @pytest.mark.claim(
-  "flatness", "figure 4", "Tr(H Sigma) is much larger than with isotropic noise of the same trace"
+  "flatness", "figure 4", "Tr(H Sigma) is much larger than with isotropic noise of the same trace", size="toy"
 )
 @pytest.mark.thorough
 def test_noise_aligns_with_curvature():

@@ -36,6 +36,7 @@ def over_masks(X, y, w, keep, inverted):
   "adaptive_sgd",
   "effect on features",
   "dropout on a linear regression is ridge regression, with the strength p (1 - p) X_j^T X_j for feature j",
+  size="enumeration",
 )
 def test_loss_and_gradient_are_the_means_over_all_masks(keep, outputs, inverted):
   X, y, w = problem(outputs)

@@ -163,7 +163,10 @@ def test_moments_of_the_noise(keep):
 @pytest.mark.thorough
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.claim(
-  "flatness", "Eq. 2", "the mean loss is the loss and (1-p)/2np times the contributions' squares"
+  "flatness",
+  "Eq. 2",
+  "the mean loss is the loss and (1-p)/2np times the contributions' squares",
+  size="enumeration",
 )
 def test_expected_loss_is_the_mean_over_masks(stage):
   np.testing.assert_allclose(call(theorems.expected_dropout_loss, stage), mean_loss(at(stage)), rtol=1e-13)
@@ -193,7 +196,10 @@ def test_many_narrow_examples_are_all_counted():
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.claim(
-  "flatness", "theorem 1", "the mean Hessian, exactly and at any parameters, within the weights of one layer"
+  "flatness",
+  "theorem 1",
+  "the mean Hessian, exactly and at any parameters, within the weights of one layer",
+  size="enumeration",
 )
 def test_theorem_1_is_exact_within_a_layer(layer, stage):
   inside = exact_hessian(stage)[blocks()[layer], blocks()[layer]]
@@ -208,6 +214,7 @@ def test_theorem_1_is_exact_within_a_layer(layer, stage):
   "the mean Hessian of all parameters: second derivatives across layers do not vanish; its error is 0.5 at "
   "initialisation, 0.1 after 200 steps, and goes with the mean gradient",
   status="erratum",
+  size="enumeration",
 )
 def test_theorem_1_fails_across_layers():
   errors = {s: distance(call(theorems.dropout_hessian, s), exact_hessian(s)) for s in STAGES}
@@ -218,7 +225,10 @@ def test_theorem_1_fails_across_layers():
 
 @pytest.mark.thorough
 @pytest.mark.claim(
-  "flatness", "Eq. 2", "the mean Hessian of all parameters, by the squares' second derivatives"
+  "flatness",
+  "Eq. 2",
+  "the mean Hessian of all parameters, by the squares' second derivatives",
+  size="enumeration",
 )
 def test_equation_2_is_exact_on_all_parameters():
   plain = lambda flat: ((alone(flat)[:, 0] - data()[1]) ** 2).mean() / 2
@@ -262,6 +272,7 @@ def test_theorem_2_is_computed_as_printed():
   "the covariance of an example's gradient: its error is 0.1 at initialisation, 1 after 200 steps, 3 in the "
   "end, for terms that are dropped",
   status="erratum",
+  size="enumeration",
 )
 def test_theorem_2_is_no_identity():
   error = lambda s: distance(call(theorems.dropout_covariance, s), enumerated(s, "single_example"))
@@ -277,6 +288,7 @@ def test_theorem_2_is_no_identity():
   "flatness",
   "B.2",
   "the covariance of the gradient, in closed form with no term neglected: of a batch and of an example",
+  size="enumeration",
 )
 def test_exact_covariance_is_that_over_all_masks(stage, sampling):
   got, want = call(theorems.dropout_covariance_exact, stage, sampling=sampling), enumerated(stage, sampling)
@@ -296,7 +308,9 @@ def test_exact_covariance_at_other_rates(keep):
 
 
 @pytest.mark.thorough
-@pytest.mark.claim("flatness", "section 8", "Hessian and covariance are similar, as printed and exactly")
+@pytest.mark.claim(
+  "flatness", "section 8", "Hessian and covariance are similar, as printed and exactly", size="toy"
+)
 def test_hessian_and_covariance_are_similar():
   for stage in STAGES:
     hessian = call(theorems.dropout_hessian, stage)
@@ -313,6 +327,7 @@ def test_hessian_and_covariance_are_similar():
   "flatness",
   "proposition 1",
   "the printed covariance is between min b_i and max a_i times the Hessian, whatever the labels and outputs",
+  size="toy",
 )
 def test_loewner_bounds(stage):
   hessian, covariance = (call(f, stage) for f in (theorems.dropout_hessian, theorems.dropout_covariance))
@@ -328,7 +343,11 @@ def test_loewner_bounds(stage):
 
 @pytest.mark.thorough
 @pytest.mark.claim(
-  "flatness", "proposition 1", "the exact covariance is not between those bounds", status="erratum"
+  "flatness",
+  "proposition 1",
+  "the exact covariance is not between those bounds",
+  status="erratum",
+  size="toy",
 )
 def test_loewner_bounds_do_not_hold_for_the_exact_covariance():
   hessian = call(theorems.dropout_hessian, "trained")

@@ -140,7 +140,10 @@ def test_equations_a16_to_a18_bound_the_loss_from_below(classes):
 
 
 @pytest.mark.claim(
-  "group_softmax", "lemma 1, Eq. A.20 and A.21", "sorting and cutting maximises the relaxed objective"
+  "group_softmax",
+  "lemma 1, Eq. A.20 and A.21",
+  "sorting and cutting maximises the relaxed objective",
+  size="enumeration",
 )
 @pytest.mark.parametrize(("features", "num_groups"), SIZES)
 def test_lemma_1_by_brute_force(features, num_groups):
@@ -193,7 +196,10 @@ def test_equation_a25_the_exchange_widens_the_sums():
 
 @pytest.mark.thorough
 @pytest.mark.claim(
-  "group_softmax", "Eq. A.16 for two classes", "nothing is relaxed: the rule maximises the loss itself"
+  "group_softmax",
+  "Eq. A.16 for two classes",
+  "nothing is relaxed: the rule maximises the loss itself",
+  size="enumeration",
 )
 @pytest.mark.parametrize(("features", "num_groups"), SIZES)
 def test_with_two_classes_the_rule_is_the_maximiser(features, num_groups):
@@ -215,6 +221,7 @@ def test_with_two_classes_the_rule_is_the_maximiser(features, num_groups):
   "Eq. A.27",
   "the rule approximately maximises the loss: not at random weights with many classes",
   status="erratum",
+  size="toy",
 )
 def test_equation_a27_at_random_weights_the_rule_is_hardly_adversarial():
   partitions = group_softmax.equal_partitions(9, 3)
@@ -256,6 +263,7 @@ def test_search_finds_the_maximum_of_a_small_example():
   "Eq. B.1 and B.2",
   "the updates of x have rank sum_i min(C - 1, size of G_i), one less per group than min(CG, D)",
   status="erratum",
+  size="toy",
 )
 @pytest.mark.parametrize(("num_groups", "rank"), [(2, 18), *thorough((1, 9), (7, 63), (8, 64))])
 def test_equations_b1_and_b2_the_rank_of_the_updates(num_groups, rank):
@@ -274,7 +282,7 @@ def test_equations_b1_and_b2_the_rank_of_the_updates(num_groups, rank):
 
 @pytest.mark.slow
 @pytest.mark.claim(
-  "group_softmax", "Eq. B.2", "groups that differ between examples free the updates' directions"
+  "group_softmax", "Eq. B.2", "groups that differ between examples free the updates' directions", size="toy"
 )
 def test_per_example_groups_raise_the_effective_rank():
   rng = np.random.default_rng(5)

@@ -42,6 +42,7 @@ def weight_terms(predict, params, x, y, **options):
   "weight noise adds eta times the square of grad_W y and, of the same order, eta (y_hat - y) tr Hess_W "
   "y_hat, which is left out: with residual 1 what is printed is several times too much",
   status="erratum",
+  size="toy",
 )
 def test_weight_noise_of_a_tanh_unit(residual, erratum):
   """As the variance falls the two terms together tend to the excess; the printed one alone only with no
@@ -109,6 +110,7 @@ def test_multiplicative_noise_is_additive_noise_of_each_weights_size():
   "infinitesimal input noise is a penalty on the weights of a linear model; of others it is sigma^2 times "
   "the square of grad_x y, and sigma^2 (y_hat - y) Laplace_x y_hat beside it",
   status="erratum",
+  size="toy",
 )
 def test_input_noise_of_a_tanh_unit():
   w, x, y = np.array([0.6, 0.5]), np.array([1.0, 0.8]), -0.2

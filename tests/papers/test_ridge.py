@@ -117,7 +117,10 @@ def test_effective_degrees_of_freedom(x64):
 
 
 @pytest.mark.claim(
-  "regularization", "regularization", "less variance for more bias; some penalty has the smaller error"
+  "regularization",
+  "regularization",
+  "less variance for more bias; some penalty has the smaller error",
+  size="toy",
 )
 def test_bias_and_variance_against_draws(x64):
   rng = np.random.default_rng(3)

@@ -15,6 +15,7 @@ from papers import adaptive_sgd
   "Adam",
   "20 and 2000 batches averaging: it is (1 + beta)/(1 - beta), 19 and 1999, not 1/(1 - beta)",
   status="erratum",
+  size="toy",
 )
 def test_the_window_has_the_variance_of_a_flat_mean(x64):
   np.testing.assert_allclose(
@@ -46,6 +47,7 @@ def test_weights_are_those_of_the_recursion(debias, x64):
   "adaptive_sgd",
   "Adagrad",
   "what the factor 1/sqrt(t) guarantees: a regret that grows as the root of t",
+  size="toy",
 )
 def test_adagrad_keeps_its_regret(x64):
   """On f_t(x) = |x - c_t| summed over coordinates; the best fixed x is the median of the c_t."""

@@ -65,6 +65,7 @@ def topk(W, xs, num_nonzero, strict=False):
   "for an orthogonal W the code with fewer than k non-zeros is cheap: as the bound is strict the k - 1 "
   "largest of W'x, if W is orthonormal; else each is first divided by its column's length",
   status="erratum",
+  size="enumeration",
 )
 def test_topk_is_the_best_of_all_supports(strict):
   xs, k = np.random.default_rng(1).normal(size=(4, 5)), 3
@@ -97,6 +98,7 @@ def test_omp_of_orthonormal_atoms_is_the_best_of_all_supports():
   "regularization",
   "sparse representations",
   "orthogonal matching pursuit of other dictionaries is greedy: feasible, and not always the best",
+  size="enumeration",
 )
 def test_omp_of_other_dictionaries_is_greedy():
   rng = np.random.default_rng(3)

@@ -35,6 +35,7 @@ def test_input_noise_on_a_linear_model_is_the_squared_norm(std, x64):
   "dataset augmentation",
   "beyond linear models noise adds the gradient's norm and, of the same order, residual times Laplacian",
   status="erratum",
+  size="toy",
 )
 def test_input_noise_on_a_network_has_a_second_term(x64):
   w, x, y = np.array([1.5, -0.5]), np.array([0.3, 0.4]), -0.6

@@ -46,6 +46,7 @@ def test_subtrees_are_tied_leaf_by_leaf(x64):
   "regularization",
   "parameter tying and parameter sharing",
   "sharing is tying without limit: the tied solution goes to the shared one",
+  size="toy",
 )
 def test_a_strong_tie_is_sharing(x64):
   curvature_a, curvature_b, at_a, at_b = 2.0, 0.5, 1.0, -3.0
