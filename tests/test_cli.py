@@ -137,6 +137,28 @@ def test_arguments_of_configs(refuses, config, message):
 
 
 @pytest.mark.parametrize(
+  ("flag", "meant"),
+  [
+    ("--lr=0.1", "config.optimizer.learning_rate"),
+    ("--learning_rate=0.1", "config.optimizer.learning_rate"),
+    ("--epochs=3", "config.epochs"),
+    ("--configs=x.py", "config"),
+    ("--workdirs=runs", "workdir"),
+  ],
+)
+def test_a_flag_that_is_none_says_what_was_meant(refuses, flag, meant):
+  refuses([flag], f"did you mean --{meant}?")
+
+
+def test_the_bare_command_shows_a_short_help(run, capsys, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr("sys.argv", ["/usr/bin/jaxreg"])
+  assert run([]) == 0
+  assert capsys.readouterr().out == cli.SHORT_USAGE
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
   ("argument", "suggestion"),
   [
     ("--config.epoch=3", "did you mean epochs?"),

@@ -18,7 +18,7 @@ from jaxreg.train.config.flags import check_read, fields_read, override, take_fi
 from jaxreg.train.config.values import help_lines
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.entries import Options
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, program
 from jaxreg.train.run.folder_name import default_workdir
 from jaxreg.train.user_paths import user_path
 
@@ -72,6 +72,27 @@ by SIGTERM, or 130 by Ctrl-C, and saved: the same command continues.
 docs/faults.md lists faults and their effects on a run
 """
 
+SHORT_USAGE = """usage: jaxreg [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR] [--config.FIELD=VALUE ...]
+
+  jaxreg train               train DropMax on the digits of scikit-learn, in half a minute
+  jaxreg train --config configs/dropmax_mnist.py:1k
+  jaxreg report --workdir DIR      make a report card of a run
+  jaxreg compare --config configs/softmax_digits.py --config.compare.rows="('softmax', 'focal')"
+  jaxreg --list              the configs
+  jaxreg --help              all flags and fields
+"""
+ABBREVIATIONS = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay.rate", "bs": "batch_size"}
+FLAGS = (
+  "config",
+  "workdir",
+  "coordinator",
+  "num_processes",
+  "process_id",
+  "distributed",
+  "list",
+  "version",
+  "help",
+)
 HELP = ("--help", "-h", "--helpfull", "-help")
 
 
@@ -91,6 +112,8 @@ def parse(argv: list[str], configs: Path) -> Call:
   An evaluation, a prediction or a report without `--config` takes the configuration of the run in the work
   directory.
   """
+  if not argv and program() == "jaxreg":  # a command that somebody tries must not train in their folder
+    return Call(text=SHORT_USAGE)
   job, rest = _take_job(argv)
   texts, rest = take_fields(rest)
   has_config, path = "" in texts, texts.pop("", str(configs / "dropmax_digits.py"))
@@ -117,8 +140,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     left = values(["run.py", *rest])[1:]
   except flags.Error as error:
     name = error.flagname if isinstance(error, flags.UnrecognizedFlagError) else ""
-    hint = f"; did you mean --config.{name}?" if name in flatten(config) else ""
-    raise RunError(" ".join(str(error).split()) + hint) from error
+    raise RunError(" ".join(str(error).split()) + _hint(name, config)) from error
   if left:
     near = difflib.get_close_matches(left[0], ["check-data", *JOB_NAMES, "list", "help"], 1)
     hint = f"; did you mean {near[0]}, as the first word?" if near else "; flags begin with --"
@@ -194,3 +216,19 @@ def _report_fields(arguments: list[str]) -> list[str]:
       raise RunError("--against: needs the folder of a run, as in --against runs/dropmax_digits")
     against += folders
   return others + ([f"--config.report.against={tuple(against)!r}"] if against else [])
+
+
+def _hint(name: str, config: Config) -> str:
+  """Suggests the field or the flag that the name of an unknown flag means."""
+  fields = flatten(config)
+  ending = [field for field in fields if field.endswith(f".{name}")]
+  near = difflib.get_close_matches(name, FLAGS, 1)
+  if name in fields:
+    meant = f"config.{name}"
+  elif name in ABBREVIATIONS:
+    meant = f"config.{ABBREVIATIONS[name]}"
+  elif len(ending) == 1:
+    meant = f"config.{ending[0]}"
+  else:
+    meant = near[0] if near and name else ""
+  return f"; did you mean --{meant}?" if meant else ""

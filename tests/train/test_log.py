@@ -1,6 +1,7 @@
 """What a run leaves behind to read."""
 
 import errno
+import itertools
 import json
 import re
 import shutil
@@ -226,8 +227,10 @@ def test_a_run_that_is_not_there_any_more_begins_no_records_again(tmp_path, monk
   assert not list((tmp_path / "run").iterdir())
 
 
-def test_in_a_log_each_step_has_one_line(tmp_path, capsys):
+def test_in_a_log_each_step_has_one_line(tmp_path, capsys, monkeypatch):
   """Steps 2 and 4 are evaluated; at 4 a training record is due, and at 2 the means so far are shown."""
+  now = itertools.count()
+  monkeypatch.setattr("jaxreg.train.run.log.time.monotonic", lambda: next(now))
   with Log(tmp_path, start=0, total=4, steps_per_epoch=2, eval_every=2) as log:
     log.write(1, {"train/loss": 4.0})
     log.show(2, {"train/loss": 2.0})
@@ -235,7 +238,7 @@ def test_in_a_log_each_step_has_one_line(tmp_path, capsys):
     log.write(4, {"train/loss": 1.0})
     log.write(4, {"val/error": 0.125})
     log.write(4, {"test/error": 0.5})
-  lines = [line.partition("  0:0")[0] for line in capsys.readouterr().err.splitlines()]
+  lines = [re.sub(r"  \d:\d\d left", "", line) for line in capsys.readouterr().err.splitlines()]
   assert lines == [
     "step 1/4  epoch 0.5  loss 4.0000",
     "step 2/4  epoch 1.0  loss 2.0000  val error 25.00%",
@@ -303,10 +306,19 @@ def test_a_part_of_a_longer_job_leaves_nothing_but_warnings_on_a_terminal(tmp_pa
   assert b"run 3 of 8: a row with a...: " in shown.output
 
 
-def test_a_log_has_plain_lines(tmp_path, capsys):
-  of_a_run(tmp_path, 0, 10, part="run 3 of 8")
+@pytest.mark.parametrize(
+  ("part", "step_seconds", "expected"),
+  [("", 0.1, 21), ("", 10.0, 21), ("", 600.0, 300), ("run 3 of 8", 0.1, 2), ("run 3 of 8", 10.0, 21)],
+)
+def test_a_log_has_about_twenty_plain_lines(tmp_path, capsys, monkeypatch, part, step_seconds, expected):
+  """Runs of 300 steps: a minute, an hour and two days; a part has a line a minute at most."""
+  now = itertools.count(0, step_seconds / 4)
+  monkeypatch.setattr("jaxreg.train.run.log.time.monotonic", lambda: next(now))
+  of_a_run(tmp_path, 0, 300, part=part)
   progress("compare: run 4 of 8")
   lines = capsys.readouterr().err.splitlines()
-  assert len(lines) == 2 + 10 + 1 + 1
+  assert abs(len(lines) - (2 + expected + 1 + 1)) <= 3, len(lines)
+  assert lines[2].startswith("step 1/300 ")
+  assert lines[-3].startswith("step 300/300 ")
   assert all(line.isprintable() for line in lines)
   assert lines[-1] == "compare: run 4 of 8"

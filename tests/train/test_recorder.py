@@ -19,13 +19,16 @@ from jaxreg.train.step.state import TrainState
 
 class FakeLog:
   def __init__(self):
-    self.records, self.steps = [], 0
+    self.records, self.shown, self.steps = [], [], 0
 
   def step(self):
     self.steps += 1
 
   def write(self, step, values):
     self.records.append((step, averaged(values)))
+
+  def show(self, step, values):
+    self.shown.append((step, averaged(values)))
 
 
 def metrics(loss, count=2.0):
@@ -48,6 +51,17 @@ def test_means_over_intervals_one_step_late():
   recorder.write(5)
   assert [(step, values["train/loss"]) for step, values in log.records] == [(2, 1.5), (4, 3.5), (5, 5.0)]
   assert all(values["train/examples_per_second"] > 0 for _, values in log.records)
+
+
+def test_what_people_see_at_an_evaluation_is_a_mean_over_as_many_steps_as_a_record_has():
+  """At step 6 the mean of the steps 3 to 6, although the last record is of step 4."""
+  log = FakeLog()
+  recorder = Recorder(log, every=4, examples=4)
+  for step in range(1, 7):
+    recorder.add(range(step, step + 1), metrics(step))
+  recorder.flush()
+  recorder.show(6)
+  assert [(step, values["train/loss"]) for step, values in log.shown] == [(6, 4.5)]
 
 
 def test_the_speed_is_that_of_the_steps_alone(monkeypatch):

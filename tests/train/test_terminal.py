@@ -46,6 +46,6 @@ def test_the_main_job_leaves_less_than_a_screen(tmp_path):
   assert (status, len(lines) < 24) == (0, True), lines
   assert lines[:2] == [
     "starting: train, in runs/dropmax_digits",
-    "training 1600 steps, in runs/dropmax_digits",
+    "training 1600 steps, in runs/dropmax_digits; the first one compiles",
   ]
   assert lines[-1] == "runs/dropmax_digits/figures/terms.png"

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import warnings
 
 import numpy as np
 from etils.epath import Path
@@ -41,7 +42,12 @@ def compare(config: Config, workdir: str | os.PathLike[str]) -> Table:
   from one seed. The setting with the lowest `checkpoint.best` on the validation split is trained from all
   seeds. A mistake in the rows or the grid raises a RunError before anything is trained; see also `train`.
   """
-  workdir = user_path(workdir, "--workdir")
+  with warnings.catch_warnings():
+    warnings.simplefilter("once")  # all runs have the same remarks on the same data
+    return _compare(config, user_path(workdir, "--workdir"))
+
+
+def _compare(config: Config, workdir: Path) -> Table:
   check_path(workdir)
   rows = compared_rows(config)
   _check_rows(config, rows)

@@ -32,6 +32,7 @@ from jaxreg.train.run.manifest import good_steps, saved_sums
 from jaxreg.train.run.profile import Profile
 from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 from jaxreg.train.sealed_tables import Table, digest
+from jaxreg.train.step.program import Program
 from jaxreg.train.user_modules import short
 from jaxreg.train.user_paths import user_path
 from jaxreg.typing import Params
@@ -124,7 +125,10 @@ def _train(
       if claimed["remark"]:
         log.say(claimed["remark"])
       beginning = f"resuming at step {step} of" if step else "training"
-      log.say(f"{beginning} {program.num_steps} steps, in {workdir}", routine=True)
+      log.say(f"{beginning} {program.num_steps} steps, in {workdir}; the first one compiles", routine=True)
+      log.say(_parts(config, dataset, program), routine=True)
+      if "neg_entropy" in program.terms:
+        log.say("loss: it can be below 0, since it has the masks' entropy with a minus", routine=True)
       if dataset.class_names:
         what = "classes" if dataset.num_classes else "targets"
         log.say(f"{what}: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
@@ -156,6 +160,15 @@ def _train(
   title = figure_title(config)
   labels = dataset.test.labels
   return write_results(run, workdir, step, states, labels, values, bins, title, claimed["run"], times)
+
+
+def _parts(config: Config, dataset: Dataset, program: Program) -> str:
+  """Says in one line what is trained, on what, and where."""
+  sizes = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits().items())
+  number = sum(leaf.size for leaf in jax.tree.leaves(program.abstract.params))
+  devices = jax.devices()
+  where = f"{len(devices)} x {devices[0].device_kind}"
+  return f"{short(config.model.name)} of {number:,} parameters; {sizes} examples; on {where}"
 
 
 def figure_title(config: Config) -> str:

@@ -17,6 +17,8 @@ from jaxreg.train.step.program import Program
 
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"  # fits into 80 columns
 PART_WIDTH = 24  # characters of a part's name beside its bar
+LINES = 20  # of a run whose log is no terminal
+LONGEST, SHORTEST_OF_PART = 600.0, 60.0  # seconds between two of these lines
 # The metrics that people read, in this order.
 SHOWN = (
   *(
@@ -37,7 +39,8 @@ class Log:
 
   On a terminal, a run takes less than a screen: a bar, and a line for the first evaluation in each tenth of
   the run. A run that is `part` of a longer job has only a bar of this name, which disappears at the end.
-  Elsewhere each step of a record has one line, also if it is evaluated.
+  Elsewhere a run has about 20 lines, at equal times, and a part of a longer job at most one in a minute. A
+  step has one line, also if it is evaluated.
   """
 
   def __init__(
@@ -65,6 +68,7 @@ class Log:
     self._file = MetricsFile(workdir, **length, run=run, check_there=check_there)
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
+    self._said: float | None = None  # when the last line was written
     self._eval_every = eval_every or total
     self._latest: dict[str, float] = {}  # the latest values, for the terminal
     self._held: tuple[int, dict[str, float]] | None = None  # what the line of the next evaluation shows, too
@@ -117,7 +121,7 @@ class Log:
     values = averaged(of_replicas)
     self._latest |= values
     if self._bar is None:
-      self._held = (step, values)
+      self._held = (step, self._held_at(step) | values)
 
   def say(self, line: str, *, routine: bool = False) -> None:
     """Shows a line to people, above the bar if there is one; a part's bar stands for a routine line."""
@@ -134,18 +138,31 @@ class Log:
       self._say_held()
       self.say(_summary(values))
       return
-    if self._held is not None and self._held[0] == step:
-      values = self._held[1] | values
-    else:
-      self._say_held()
+    values = self._held_at(step) | values
+    self._say_held(before=step)
     self._held = (step, values)
     if not (step % self._eval_every == 0 or step == self._total) or any("val/" in name for name in values):
       self._say_held()
 
-  def _say_held(self) -> None:
-    if self._held is not None:
-      (step, values), self._held = self._held, None
+  def _held_at(self, step: int) -> dict[str, float]:
+    return self._held[1] if self._held is not None and self._held[0] == step else {}
+
+  def _say_held(self, before: int | None = None) -> None:
+    """Writes the line that waits, if it is due, and if its step lies before another one."""
+    if self._held is None or self._held[0] == before:
+      return
+    (step, values), self._held = self._held, None
+    now = time.monotonic()
+    if self._is_due(step, now):
+      self._said = now
       self._say_values(step, f"{_summary(values)}{self._time_left(step)}")
+
+  def _is_due(self, step: int, now: float) -> bool:
+    """Tells whether the last line is old enough; the first one and that of the last step always are."""
+    if self._said is None or step >= self._total:
+      return True
+    whole = (now - self._began) * (self._total - self._start) / max(step - self._start, 1)
+    return now - self._said >= max(min(whole / LINES, LONGEST), SHORTEST_OF_PART if self._part else 0.0)
 
   def _say_values(self, step: int, values: str) -> None:
     self.say(f"step {step}/{self._total}  epoch {step / self._steps_per_epoch:.1f}  {values}")

@@ -1,5 +1,7 @@
 """Reads the metrics of each dispatch one dispatch late, so that the device never waits for the host."""
 
+import collections
+import functools
 import time
 from typing import Any
 
@@ -40,6 +42,8 @@ class Recorder:
     self._pending: tuple[range, PyTree] | None = None
     # The sums of the steps since the last record, and the number of these steps.
     self._total, self._recorded = (None, 0) if sums is None else (_to_arrays(sums["sums"]), sums["steps"])
+    # The sums of the latest steps, for people: means over fewer steps than a record has would jump.
+    self._latest: collections.deque[PyTree] = collections.deque(maxlen=every)
     self.step: int | None = None  # the last one that is in the total, and in its record if one was due
     # The time when the last steps were done; unknown at first, so that the speed leaves out compilation.
     self._since: float | None = None
@@ -78,6 +82,7 @@ class Recorder:
       counted = {name: (total, count) for name, (total, count) in of_step.items() if count.all()}
       check_finite(step, {name: total / count for name, (total, count) in counted.items()})
       self._total = merge(self._total, of_step)
+      self._latest.append(of_step)
       self._recorded += 1
       if before is not None:
         self._steps += 1
@@ -88,9 +93,9 @@ class Recorder:
       self.step = step
 
   def show(self, step: int) -> None:
-    """Shows the means since the last record, without a record: an evaluation follows."""
-    if self._total is not None:
-      self._log.show(step, self._with_speed(summarize(self._total, "train")))
+    """Shows the means over as many steps as a record has, without a record: an evaluation follows."""
+    if self._latest:
+      self._log.show(step, self._with_speed(summarize(functools.reduce(merge, self._latest), "train")))
 
   def _with_speed(self, of_replicas: Values) -> Values:
     if not self._steps:
