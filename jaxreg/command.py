@@ -30,6 +30,7 @@ JOBS = {
   "compare": "jaxreg.train.jobs.compare:compare",
   "report": "jaxreg.train.jobs.report:report",
   "check_data": "jaxreg.train.jobs.check_data:check_data",
+  "export": "jaxreg.train.jobs.export:export",
   "compile": "jaxreg.train.jobs.compile:compile",
 }
 PACKAGE = Path(__file__).resolve().parent

@@ -33,6 +33,8 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
               write what the run in the folder RUN predicts for the examples of
               a CSV, Parquet or .npz file, or of a folder of images, with
               conformal sets or intervals; the same as --config.predict.*
+  export RUN  write RUN/export: the prediction of the run as one function that
+              needs JAX only, with its temperature and conformal sets inside
   --config    the config file to run; default configs/dropmax_digits.py
   --workdir   the folder of checkpoints, metrics and figures, also in a bucket:
               gs://BUCKET/FOLDER; a run continues there; default
@@ -153,7 +155,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   workdir = user_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if any("\ud800" <= letter <= "\udfff" for letter in str(absolute(workdir))):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
-  if config.job in ("evaluate", "predict", "report") and not has_config:
+  if config.job in ("evaluate", "predict", "export", "report") and not has_config:
     from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 
     config = restore_config(config, workdir, overrides)
@@ -176,6 +178,8 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
     rest = _report_fields(rest)
   if first == "predict":
     rest = _predict_fields(rest)
+  if first == "export" and rest and not rest[0].startswith("-"):
+    rest = [f"--workdir={rest[0]}", *rest[1:]]
   if first == "compile":
     rest = [re.sub(r"^--topology\b", "--config.compile.topology", argument) for argument in rest]
   if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):

@@ -9,6 +9,7 @@ from jaxreg.train.config.choices import Config
 from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
 from jaxreg.train.jobs.compile import report_lines as compile_lines
+from jaxreg.train.jobs.export import lines as export_lines
 from jaxreg.train.jobs.predict import lines as prediction_lines
 from jaxreg.train.jobs.report import lines as report_card_lines
 from jaxreg.train.run.workdir import read
@@ -24,6 +25,8 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
     return "\n".join([markdown(results), where, *figures])
   if config.job == "predict":
     return prediction_lines(results)
+  if config.job == "export":
+    return export_lines(results)
   if config.job == "report":
     return report_card_lines(results)
   if config.job == "check_data":

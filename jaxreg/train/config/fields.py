@@ -18,7 +18,8 @@ FROM_SIGNATURE = object()  # the default of a field whose function has it in its
 
 MOST_STEPS = "1e9"  # like the other upper bounds: only a typing error exceeds it, and would end the run
 
-Job = Literal["train", "evaluate", "predict", "compare", "report", "check_data", "compile"]
+Platform = Literal["cpu", "cuda", "rocm", "tpu"]
+Job = Literal["train", "evaluate", "predict", "compare", "report", "check_data", "compile", "export"]
 Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 CheckpointName = Literal["latest", "best"]
@@ -105,7 +106,7 @@ evaluates = by_job("evaluate", "report")
 def measured(flat: Options) -> bool:
   if flat["job"] == "predict":
     return flat["predict.conformal"]
-  return flat["job"] == "report" or (evaluates(flat) and bool(flat["evaluate.measures"]))
+  return flat["job"] in ("report", "export") or (evaluates(flat) and bool(flat["evaluate.measures"]))
 
 
 def by_laplace(flat: Options) -> bool:
@@ -329,7 +330,10 @@ class Checkpoint(Group):
 
 class Evaluate(Group, read_when=by_job("evaluate"), scope="prediction"):
   checkpoint: CheckpointName = field(
-    "latest", "Checkpoint to evaluate.", read_when=by_job("evaluate", "predict", "report"), scope="call"
+    "latest",
+    "Checkpoint to evaluate.",
+    read_when=by_job("evaluate", "predict", "export", "report"),
+    scope="call",
   )
   split: SplitName = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
   mc_samples: int = field(
@@ -362,6 +366,12 @@ class Predict(Group, read_when=by_job("predict"), scope="call"):
     False,
     "Also write conformal sets or intervals, which miss a label as often as evaluate.alpha says and learn "
     "from the validation split.",
+  )
+
+
+class Export(Group, read_when=by_job("export"), scope="call"):
+  platforms: tuple[Platform, ...] = field(
+    ("cpu", "cuda", "tpu"), "Platforms that the exported prediction runs on."
   )
 
 
@@ -454,6 +464,7 @@ class Config(Group):
   checkpoint: Checkpoint
   evaluate: Evaluate
   predict: Predict
+  export: Export
   report: Report
   laplace: Laplace
   compare: Compare

@@ -46,6 +46,11 @@ class Predicted(NamedTuple):
   predictions: np.ndarray
   labels: np.ndarray
 
+  @property
+  def counted(self) -> np.ndarray:
+    """Which labels are known."""
+    return known(self.labels)
+
 
 def predict(config: Config, workdir: str | os.PathLike[str]) -> Table:
   """Writes the predictions for the examples of `predict.file` into `predict.out`, a CSV file.
@@ -73,9 +78,9 @@ def predict(config: Config, workdir: str | os.PathLike[str]) -> Table:
     raise RunError(f"predict.file: {source}: {problem}") from error
   except ValueError as error:  # inputs of another shape or dtype
     raise RunError(f"predict.file: {source}: {one_line(error)}") from error
-  held_out = _held_out(members, size) if options.conformal else None
+  held = held_out(members, size) if options.conformal else None
   make_columns = _number_columns if isinstance(model.program.target, Numbers) else _class_columns
-  columns = [("example", examples.names), *make_columns(model, predictions, held_out, config.evaluate.alpha)]
+  columns = [("example", examples.names), *make_columns(model, predictions, held, config.evaluate.alpha)]
   _write(out, columns)
   remarks = [examples.remark] if examples.remark else []
   if (seeds := config.replicas // config.ensemble) > 1:
@@ -204,7 +209,7 @@ def _predictions(
   return np.concatenate(parts)
 
 
-def _held_out(members: Sequence[Predictor], batch_size: int) -> Predicted:
+def held_out(members: Sequence[Predictor], batch_size: int) -> Predicted:
   """Computes the predictions of the validation split, which conformal sets and intervals learn from."""
   val = members[0].dataset.val
   predictions = _predictions(members, lambda part: np.asarray(val.inputs[part]), len(val), batch_size)
@@ -235,7 +240,7 @@ def _conformal_ends(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Computes conformal intervals of each target, as the network learns it."""
   labels = _by_target(target.standard.learned(held_out.labels))
-  counted = _by_target(known(held_out.labels))
+  counted = _by_target(held_out.counted)
   low, high = (_by_target(np.asarray(end)) for end in target.interval(predictions))
   their_low, their_high = (_by_target(np.asarray(end)) for end in target.interval(held_out.predictions))
   ends = [
@@ -262,7 +267,7 @@ def _class_columns(
   if held_out is not None:
     ours, theirs = (calibration.conformal_scores(each) for each in (log_probs, held_out.predictions))
     labels = held_out.labels
-    sets = np.asarray(calibration.conformal_sets(ours, theirs, labels, alpha=alpha, where=known(labels)))
+    sets = np.asarray(calibration.conformal_sets(ours, theirs, labels, alpha=alpha, where=held_out.counted))
   names = [*model.class_names]
   if log_probs.ndim == 2:
     names = names or [str(number) for number in range(log_probs.shape[1])]

@@ -23,7 +23,7 @@ def default_workdir(config_path: str, overrides: Options) -> Path:
   the evaluation do not count.
   """
   named = lambda free: _named(config_path, overrides, free)
-  if overrides.get("job") not in ("evaluate", "predict", "report"):
+  if overrides.get("job") not in ("evaluate", "predict", "export", "report"):
     return named(TRAINS)
   folders = [named(free) for free in (TRAINS, PREDICTS, EVALUATES)]
   return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])

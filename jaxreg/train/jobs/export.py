@@ -1,0 +1,162 @@
+"""`job = export`: writes a trained run as one function that needs JAX only."""
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg import calibration
+from jaxreg._atomic_files import make_folder, write_bytes, write_json, write_text
+from jaxreg.train.config.choices import Config, flatten
+from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.finished.inputs import in_model_units
+from jaxreg.train.finished.load import Predictor, restore_predictor
+from jaxreg.train.jobs.predict import Predicted, held_out
+from jaxreg.train.run.folder_name import EVALUATES
+from jaxreg.train.run.workdir import check_same
+from jaxreg.train.sealed_tables import Table
+from jaxreg.train.step.targets import Numbers
+from jaxreg.train.user_paths import user_path
+from jaxreg.typing import Array
+
+EXAMPLE = '''"""Predicts with the exported run; needs JAX and NumPy only."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from jax import export
+
+folder = Path(__file__).parent
+about = json.loads((folder / "model.json").read_text())
+model = export.deserialize((folder / "model.bin").read_bytes())
+
+
+def predict(inputs):
+  if about["input_mean"]:
+    inputs = (np.asarray(inputs, np.float64) - about["input_mean"]) / about["input_std"]
+  return model.call(np.asarray(inputs, about["input_dtype"]))
+
+
+if __name__ == "__main__":
+  outputs = predict(np.zeros((2, *about["input_shape"])))
+  print({name: value.shape for name, value in outputs.items()})
+'''
+
+
+def export(config: Config, workdir: str | os.PathLike[str]) -> Table:
+  """Writes `export/model.bin`, a `jax.export` of the prediction, with `model.json` and `predict.py`.
+
+  The function takes stored inputs `[batch, ...]`; features of a table are standardised first, by the mean
+  and the standard deviation in `model.json`. For classes it returns `probabilities` at the temperature, and
+  `set`, which says which classes are in the conformal set. For numbers it returns `prediction`, and `low` and
+  `high`, the ends of a conformal interval, in the units of the data. Temperature and thresholds come from the
+  validation split; sets come from the probabilities before the temperature.
+
+  Raises:
+    RunError: if the work directory holds nothing usable, or for a run whose program cannot be exported.
+  """
+  workdir, options = user_path(workdir, "--workdir"), config.export
+  if jax.process_count() > 1:
+    raise RunError(f"job: export runs in one process, got {jax.process_count()}")
+  members = [
+    restore_predictor(workdir, config, config.evaluate.checkpoint, replica)
+    for replica in range(config.ensemble)
+  ]
+  model = members[0]
+  check_same(workdir, flatten(config), model.data, EVALUATES)
+  if model.data.has_tokens:
+    raise RunError("job: export needs images, features or a table, and this run reads tokens")
+  learned, numbers = _calibrated(model, held_out(members, config.eval_batch_size), config.evaluate.alpha)
+  function = functools.partial(_predict, members, learned)
+  try:
+    (batch,) = jax.export.symbolic_shape("batch")
+    inputs = jax.ShapeDtypeStruct((batch, *model.input_shape), model.input_dtype)
+    exported = jax.export.export(jax.jit(function), platforms=options.platforms)(inputs)
+    content = exported.serialize()
+  except Exception as error:  # of tracing and lowering, whose kinds depend on the network
+    raise RunError(f"export: this run cannot be exported ({one_line(error)})") from error
+  about = {
+    "input_shape": model.input_shape,
+    "input_dtype": model.input_dtype,
+    "input_names": model.input_names,
+    "input_mean": model.data.input_mean,
+    "input_std": model.data.input_std,
+    "class_names": model.class_names,
+    "step": model.step,
+    "alpha": config.evaluate.alpha,
+    "platforms": options.platforms,
+    "jax": jax.__version__,
+    **numbers,
+  }
+  folder = workdir / "export"
+  try:
+    make_folder(folder)
+    write_bytes(folder / "model.bin", content)
+    write_json(folder / "model.json", about)
+    write_text(folder / "predict.py", EXAMPLE)
+  except OSError as error:
+    raise RunError(f"{folder}: cannot be written ({one_line(error)})") from error
+  return {"step": model.step, "folder": str(folder), "bytes": len(content), **numbers}
+
+
+def lines(results: Table) -> str:
+  """Formats the results for people."""
+  size = f"{results['bytes'] / 2**20:.1f} MiB"
+  files = f"model.bin ({size}), model.json, predict.py"
+  return f"the checkpoint of step {results['step']} is in {results['folder']}: {files}"
+
+
+def _calibrated(model: Predictor, known: Predicted, alpha: float) -> tuple[dict[str, Any], Table]:
+  """Learns the temperature and the thresholds from the validation split: as arrays, and as JSON."""
+  target = model.program.target
+  if isinstance(target, Numbers):
+    labels = target.standard.learned(known.labels)
+    low, high = (np.asarray(end) for end in target.interval(known.predictions))
+    counted = known.counted
+    columns = [x.reshape(len(labels), -1).T for x in (low, high, labels, counted)]
+    thresholds = [
+      calibration.conformal_threshold(
+        calibration.interval_scores(*ends, where=where), alpha=alpha, where=where
+      )
+      for *ends, where in zip(*columns, strict=True)
+    ]
+    widening = np.asarray(thresholds, np.float32).reshape(labels.shape[1:])
+    return {"widening": widening}, {"widening": widening.tolist()}
+  temperature = calibration.fit_temperature(known.predictions, known.labels, where=known.counted)
+  scores = calibration.conformal_scores(known.predictions)
+  threshold = calibration.conformal_threshold(scores, known.labels, alpha=alpha, where=known.counted)
+  learned = {"temperature": np.float32(temperature), "threshold": np.float32(threshold)}
+  return learned, {name: float(value) for name, value in learned.items()}
+
+
+def _predict(members: Sequence[Predictor], learned: dict[str, Any], inputs: Array) -> dict[str, Array]:
+  """Predicts with all members; parameters become constants of the exported function."""
+  model = members[0]
+  target = model.program.target
+  scaled = in_model_units(inputs, model.input_dtype, model.scale)
+  each = [
+    member.program.predict_fn(member.state, scaled, jax.random.clone(member.state.key)) for member in members
+  ]
+  joint = each[0] if len(each) == 1 else target.mean(jnp.stack(each))
+  if isinstance(target, Numbers):
+    mean, std = (np.asarray(part, np.float32) for part in (target.standard.means, target.standard.stds))
+    low, high = target.interval(joint)
+    ends = {
+      "prediction": target.point(joint),
+      "low": low - learned["widening"],
+      "high": high + learned["widening"],
+    }
+    return {
+      name: value * std.reshape(value.shape[1:]) + mean.reshape(value.shape[1:])
+      for name, value in ends.items()
+    }
+  tempered = calibration.temper(joint, temperature=learned["temperature"])
+  return {
+    "probabilities": jnp.exp(tempered),
+    "set": calibration.conformal_scores(joint) <= learned["threshold"],
+  }

@@ -1,0 +1,94 @@
+"""The job `export`: one function that needs JAX only."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import calibration, train
+from jaxreg.train import cli
+from jaxreg.train.jobs.export import export
+from jaxreg.train.jobs.predict import held_out
+
+CALL = """
+import importlib.util, sys
+import numpy as np
+spec = importlib.util.spec_from_file_location("predict", sys.argv[1] + "/export/predict.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+outputs = module.predict(np.load(sys.argv[1] + "/inputs.npy"))
+assert not any(name.partition(".")[0] in ("jaxreg", "flax", "optax") for name in sys.modules)
+np.savez(sys.argv[1] + "/outputs.npz", **{name: np.asarray(value) for name, value in outputs.items()})
+"""
+
+
+def exported(workdir, inputs, **fields):
+  """Returns what `predict.py` computes in a process that has nothing of jaxreg, and `model.json`."""
+  overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+  call = cli.parse(["export", str(workdir), *overrides], runs.ROOT / "configs")
+  export(call.config, call.workdir)
+  np.save(workdir / "inputs.npy", inputs)
+  subprocess.run([sys.executable, "-c", CALL, str(workdir)], check=True, cwd=workdir)
+  with np.load(workdir / "outputs.npz") as outputs:
+    return dict(outputs), json.loads((workdir / "export" / "model.json").read_text())
+
+
+def test_classes(tmp_path, light_runs):
+  train.train(runs.make_config({"method.name": "softmax", "epochs": 2}), tmp_path)
+  predict = train.load(tmp_path)
+  inputs = np.asarray(predict.dataset.test.inputs[:7])
+  outputs, about = exported(tmp_path, inputs, **{"evaluate.alpha": "0.2"})
+  log_probs = np.asarray(predict(inputs), np.float64)
+  tempered = np.exp(log_probs / about["temperature"])
+  expected = tempered / tempered.sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(outputs["probabilities"], expected, rtol=2e-5, atol=1e-7)
+  # The oracle of the threshold: a score whose rank among n is the ceiling of 0.8 (n + 1).
+  known = held_out([predict], 500)
+  scores = -known.predictions[np.arange(len(known.labels)), known.labels].astype(np.float64)
+  rank = int(np.ceil((len(scores) + 1) * 0.8))
+  threshold = np.sort(scores)[rank - 1]
+  assert about["threshold"] == pytest.approx(threshold, rel=1e-5)
+  clear = np.abs(-log_probs - threshold) > 1e-5
+  np.testing.assert_array_equal(outputs["set"][clear], (-log_probs <= threshold)[clear])
+  assert about["class_names"] == list(predict.class_names)
+  assert about["platforms"] == ["cpu", "cuda", "tpu"]
+
+
+@pytest.mark.thorough
+def test_numbers_in_the_units_of_the_data(tmp_path, light_runs):
+  fields = {"data.name": "diabetes", "method.name": "gaussian_nll", "epochs": 2}
+  train.train(runs.make_config(fields), tmp_path)
+  predict = train.load(tmp_path)
+  inputs = np.linspace(-1, 1, 3)[:, None] * predict.data.input_std + predict.data.input_mean
+  outputs, _ = exported(tmp_path, inputs)
+  np.testing.assert_allclose(outputs["prediction"], predict(inputs), rtol=1e-5)
+  known = held_out([predict], 500)
+  ends = (np.asarray(end) for end in predict.program.target.interval(known.predictions))
+  learned = predict.program.target.standard.learned(known.labels)
+  scores = calibration.interval_scores(*ends, learned)
+  widening = np.sort(np.asarray(scores))[int(np.ceil((len(scores) + 1) * 0.9)) - 1]
+  low, high = predict.interval(inputs)
+  unit = predict.program.target.standard.stds[0]
+  np.testing.assert_allclose(outputs["low"], low - widening * unit, rtol=1e-4)
+  np.testing.assert_allclose(outputs["high"], high + widening * unit, rtol=1e-4)
+
+
+@pytest.mark.thorough
+def test_convolutions_and_several_members(tmp_path, light_runs):
+  fields = {
+    "model.name": "CifarResNet",
+    "model.CifarResNet.depth": 8,
+    "epochs": 1,
+    "replicas": 2,
+    "ensemble": 2,
+  }
+  train.train(runs.make_config(fields), tmp_path)
+  inputs = np.asarray(train.load(tmp_path).dataset.test.inputs[:5])
+  outputs, about = exported(tmp_path, inputs)
+  each = [np.exp(np.asarray(train.load(tmp_path, replica=n)(inputs), np.float64)) for n in range(2)]
+  tempered = np.mean(each, axis=0) ** (1 / about["temperature"])
+  expected = tempered / tempered.sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4, atol=1e-6)
