@@ -9,12 +9,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import cases_losses
+import jax
 import numpy as np
 import optax
 import oracles
 import pytest
 import test_contract
-from flax import linen as nn
+from flax import nnx
+from sklearn.datasets import load_digits
+
+import jaxreg
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -35,6 +39,40 @@ def test_a_snippet_runs(number, code, tmp_path, monkeypatch):
   exec(compile(code, f"docs/flatness.md, python block {number}", "exec"), {"__name__": "snippet"})
 
 
+def test_the_idea_of_the_first_screen_runs_and_prints_its_table(capsys):
+  """The numbers depend on the version of JAX in their last digits."""
+  code = blocks("README.md")[0]
+  [table] = re.findall(r"^```\n(term .*?)^```$", README, re.DOTALL | re.MULTILINE)
+  index = (ROOT / "docs/index.md").read_text()
+  assert code in index
+  assert table in index
+  x, y = load_digits(return_X_y=True)
+  layers = nnx.Linear(64, 32, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(32, 10, rngs=nnx.Rngs(1))
+  graph, params = nnx.split(nnx.Sequential(*layers))
+  names = {each: getattr(jaxreg, each) for each in ("losses", "noise", "objective", "penalties")}
+  batch = {"inputs": (x[:256] / 16).astype(np.float32), "labels": y[:256]}
+  names |= {
+    "jax": jax,
+    "nnx": nnx,
+    "graph": graph,
+    "params": params,
+    "batch": batch,
+    "key": jax.random.key(0),
+  }
+  exec(code, names)
+  optimizer = optax.adam(1e-2)
+  state = optimizer.init(params)
+  gradient = jax.jit(jax.grad(names["regularized"], has_aux=True))
+  for number in range(50):
+    updates, state = optimizer.update(gradient(params, batch, key=jax.random.key(number))[0], state)
+    params = optax.apply_updates(params, updates)
+  printed = str(names["regularized"].report(params, batch, key=jax.random.key(99)))
+  read = lambda text: [line.split() for line in text.strip().splitlines()]
+  assert [row[0] for row in read(printed)] == [row[0] for row in read(table)]
+  numbers = lambda text: np.array([row[1:] for row in read(text)[1:]], float)
+  np.testing.assert_allclose(numbers(printed), numbers(table), rtol=0.02, atol=0.011)
+
+
 @pytest.mark.thorough
 def test_the_swap_of_the_first_screen_is_one_line_and_gives_the_loss_it_names():
   """Both sides of the change run; the new loss is that of Liu et al. in NumPy, as `cases_losses` has it."""
@@ -44,9 +82,11 @@ def test_the_swap_of_the_first_screen_is_one_line_and_gives_the_loss_it_names():
   batch = {"inputs": rng.normal(size=(8, 6)).astype(np.float32), "labels": np.arange(8) % 4}
   found = {}
   for sign in "-+":
-    names = {"model": nn.Dense(4, use_bias=False), "optax": optax}
+    graph, params = nnx.split(nnx.Linear(6, 4, use_bias=False, rngs=nnx.Rngs(0)))
+    params = jax.tree.map(lambda _: weights, params)
+    names = {"graph": graph, "nnx": nnx, "optax": optax}
     exec("\n".join(line[1:] for line in lines if line[0] in (" ", sign)), names)
-    found[sign] = names["loss_fn"]({"params": {"kernel": weights}}, batch)
+    found[sign] = names["loss_fn"](params, batch)
   logits = batch["inputs"].astype(np.float64) @ weights
   given = SimpleNamespace(logits=logits, labels=batch["labels"])
   want = oracles.cross_entropy(logits, batch["labels"]).mean()
