@@ -21,6 +21,7 @@ DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]  # this checkout, whatever is installed
 
 import gallery  # noqa: E402
+import llms  # noqa: E402
 import method_table  # noqa: E402
 import reference  # noqa: E402
 
@@ -217,6 +218,11 @@ def as_written(app, what, name, obj, options, signature, returned):
   return f"({ast.unparse(node.args)})", written
 
 
+def write_for_machines(app, exception) -> None:
+  if exception is None and app.builder.format == "html":
+    llms.write(Path(app.outdir))
+
+
 def setup(app) -> None:
   write_root_pages()
   write_measurements()
@@ -226,6 +232,7 @@ def setup(app) -> None:
   method_table.write(DOCS)
   app.add_transform(Links)
   app.add_transform(Numbers)
+  app.connect("build-finished", write_for_machines)
   app.connect("source-read", links_to_root_pages)
   app.connect("source-read", link_to_colab)
   app.connect("autodoc-process-docstring", ready_for_napoleon, priority=100)  # before napoleon

@@ -55,6 +55,11 @@ def public() -> dict[str, list[str]]:
   return {folder: list(importlib.import_module(f"jaxreg.{folder}").__all__) for folder in jaxreg.__all__}
 
 
+def public_object(folder: str, name: str) -> Any:
+  """The object that a public name stands for."""
+  return getattr(importlib.import_module(f"jaxreg.{folder}"), name)
+
+
 def groups(folder: str) -> dict[str, list[str]]:
   """The names of a folder by heading: tasks of `losses`, files of `flatness`, elsewhere one empty heading."""
   if folder not in GROUPED:
@@ -83,7 +88,7 @@ def members(folder: str, name: str) -> dict[str, str]:
 
   What a base class of another package has as well, such as Flax's `setup`, is not the class's own.
   """
-  found = getattr(importlib.import_module(f"jaxreg.{folder}"), name)
+  found = public_object(folder, name)
   if not inspect.isclass(found) or f"{folder}.{name}" in DATA:
     return {}
   bases = [base for base in inspect.getmro(found) if base.__module__.startswith("jaxreg.")]
@@ -104,7 +109,7 @@ def first_sentence(full: str) -> str:
   if full in DATA:
     return DATA[full]
   folder, _, name = full.partition(".")
-  found: Any = getattr(importlib.import_module(f"jaxreg.{folder}"), name)
+  found = public_object(folder, name)
   return " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
 
 
@@ -213,7 +218,7 @@ def _page(folder: str, name: str) -> str:
   if f"{folder}.{name}" in DATA:
     value = f"\n   .. code-block:: python\n\n      {value}\n" if (value := _assignment(folder, name)) else ""
     return f"{top}.. py:data:: {name}\n\n   {DATA[f'{folder}.{name}']}\n{value}"
-  found = getattr(importlib.import_module(f"jaxreg.{folder}"), name)
+  found = public_object(folder, name)
   text = f"{top}.. auto{'class' if inspect.isclass(found) else 'function'}:: jaxreg.{folder}.{name}\n"
   for member, kind in members(folder, name).items():
     text += f"\n   .. auto{kind}:: jaxreg.{folder}.{name}.{member}\n"

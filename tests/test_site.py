@@ -33,7 +33,7 @@ def load(name):
   return module
 
 
-reference, gallery = load("reference"), load("gallery")
+reference, gallery, llms = load("reference"), load("gallery"), load("llms")
 pages = functools.cache(reference.pages)  # each call reads every docstring
 
 
@@ -251,3 +251,17 @@ def test_a_thumbnail_is_made_of_a_figure(tmp_path, monkeypatch):
   gallery.write(tmp_path / "docs")
   assert Image.open(tmp_path / "docs/gallery/wide.png").size == (640, 160)
   assert ".. figure:: wide.png\n" in (tmp_path / "docs/gallery/index.rst").read_text()
+
+
+def test_llms_txt_links_a_markdown_file_of_each_page_and_name(tmp_path):
+  llms.write(tmp_path)
+  index = (tmp_path / "llms.txt").read_text()
+  links = re.findall(r"^- \[.+?\]\((.+?)\): .+$", index, re.MULTILINE)
+  assert len(links) == len(set(links)) > 300
+  assert all((tmp_path / link).is_file() for link in links)
+  for folder, names in reference.public().items():
+    assert {f"reference/{folder}/{reference.file_of(folder, name)}.md" for name in names} <= set(links)
+  assert {"guides/choose.md", "running.md", "functions.md"} <= set(links)
+  focal = (tmp_path / "reference/losses/focal.md").read_text()
+  assert focal.startswith("# jaxreg.losses.focal\n\n```python\nfocal(logits")
+  assert inspect.getdoc(jaxreg.losses.focal) in focal
