@@ -27,7 +27,7 @@ ROWS = {
   "momentum": (_chosen("sgd", momentum=0.9), (0.01, 0.03, 0.1), (0.0001, 0.0003, 0.001)),
   "Adam": (_chosen("adam"), (1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3)),
   "exact Adagrad": (_chosen("exact_adagrad"), (3e-3, 1e-2, 3e-2), (3e-3, 1e-2, 3e-2)),
-  "exact RMSProp": (_chosen("exact_rmsprop"), (1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3)),
+  "exact RMSProp": (_chosen("adaptive", b2=0.9), (1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3)),
   "exact Adam": (_chosen("exact_adam"), (1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3)),
   "normalised": (_chosen("trust_region"), (0.03, 0.1, 0.3), (0.03, 0.1, 0.3)),
   "normalised leaves": (_chosen("trust_region", blocks="leaf"), (0.01, 0.03, 0.1), (0.01, 0.03, 0.1)),

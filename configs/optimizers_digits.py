@@ -24,7 +24,7 @@ OPTIMIZERS = {
   "momentum": _chosen("sgd", 0.03, momentum=0.9),
   "adam": _chosen("adam", 1e-3),
   "exact_adagrad": _chosen("exact_adagrad", 1e-2),
-  "exact_rmsprop": _chosen("exact_rmsprop", 1e-3),
+  "exact_rmsprop": _chosen("adaptive", 1e-3, b2=0.9),
   "exact_adam": _chosen("exact_adam", 1e-3),
   "exact_adam_recursion": _chosen("exact_adam", 1e-3, debias=False),
   "flat_average": _chosen("exact_adagrad", 1e-3, anneal=False),

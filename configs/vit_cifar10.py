@@ -41,7 +41,7 @@ def get_config(variant: str = "full") -> Config:
   config.optimizer.schedule.name = "cosine"
   config.optimizer.schedule.warmup_epochs = 3.0 if small else 10.0
   config.optimizer.weight_decay.rate = 5e-2
-  config.optimizer.weight_decay.decoupled = True
+  config.optimizer.weight_decay.kind = "decoupled"
   config.batch_size = 128
   config.epochs = 30 if small else 200
   config.eval_every = config.checkpoint.every = 1 if small else 5

@@ -36,7 +36,7 @@ def get_config() -> Config:
   config.optimizer.schedule.name = "cosine"
   config.optimizer.schedule.warmup_epochs = WARMUP
   config.optimizer.weight_decay.rate = 0.1
-  config.optimizer.weight_decay.decoupled = True
+  config.optimizer.weight_decay.kind = "decoupled"
   config.batch_size = 1024
   config.epochs = 90
   config.eval_every = config.checkpoint.every = 1

@@ -131,10 +131,60 @@ def _gsam(memory, g, w, t):
   return unflat(-RATE * (second - 0.4 * (g - (g @ second) / (second @ second) * second)))
 
 
+FALLING = lambda t: RATE / (1 + t)  # a schedule of the learning rate, from its peak
+
+
+def _decay(kind, rate, blocks="leaf"):
+  """Of kernels around descent at the falling rate, entry by entry or block by block."""
+  length = lambda x: np.sqrt((x**2).sum(axis=0 if blocks == "unit" else None, keepdims=True))
+
+  def oracle(memory, g, w, t):
+    eta, lam = RATE / t, rate(t - 1) if callable(rate) else rate
+    start = memory.setdefault("start", w)
+
+    def leaf(path, g, w, start):
+      if "bias" in str(path):
+        return -eta * g
+      if kind == "fixed_norm":
+        radius = length(start)
+        moved = w - eta * lam * radius * g / length(g)
+        return radius * moved / length(moved) - w
+      agrees = np.sign(g) * np.sign(w) >= 0
+      by = {
+        **{"coupled": eta * lam, "decoupled": eta * lam, "independent": lam},
+        **{"cautious": eta * lam * agrees, "corrected": eta**2 / RATE * lam},
+      }
+      return -eta * g - by[kind] * w
+
+    return jax.tree_util.tree_map_with_path(leaf, g, w, start)
+
+  return oracle
+
+
+def _decay_row(kind, rate=0.5, label="", **options):
+  return Row(
+    "decay",
+    {"rate": rate, "kind": kind, **options},
+    _decay(kind, rate, options.get("blocks", "leaf")),
+    args=(optax.sgd(FALLING), FALLING),
+    static=("inner", "learning_rate", "rate", "mask")
+    if callable(rate)
+    else ("inner", "learning_rate", "mask"),
+    label=label or kind,
+  )
+
+
 CASES = (
+  _decay_row("coupled"),
+  _decay_row("decoupled", rate=lambda t: 0.5 + 0.25 * t, label="decoupled, a schedule"),
+  _decay_row("independent", rate=0.01),
+  _decay_row("cautious"),
+  _decay_row("corrected", peak=RATE),
+  _decay_row("fixed_norm"),
+  _decay_row("fixed_norm", blocks="unit", label="fixed norm by unit"),
   Row("exact_adagrad", {}, _adaptive(None, 1.0, anneal=True)),
-  Row("exact_rmsprop", {"decay": 0.9}, _adaptive(None, 0.9)),
-  Row("exact_rmsprop", {"decay": 0.9, "debias": False}, _adaptive(None, 0.9, False), label="recursion"),
+  Row("adaptive", {"b2": 0.9}, _adaptive(None, 0.9), label="RMSProp"),
+  Row("adaptive", {"b2": 0.9, "debias": False}, _adaptive(None, 0.9, False), label="RMSProp, recursion"),
   Row("exact_adam", {"b1": 0.9, "b2": 0.99}, _adaptive(0.9, 0.99)),
   Row("exact_adam", {"b1": 0.9, "b2": 0.99, "debias": False}, _adaptive(0.9, 0.99, False), label="recursion"),
   Row("adaptive", {"b1": 1.0, "b2": 1.0}, _adaptive(1.0, 1.0), label="flat means"),
@@ -336,7 +386,7 @@ def check_zero_gradients(row):
     updates, state = update(nothing, state, w)
     for x in jax.tree.leaves(updates):
       assert np.isfinite(x).all()
-      assert row.name in SECOND or (x == 0).all()
+      assert row.name in (*SECOND, "decay") or (x == 0).all()
   for x in jax.tree.leaves(update(g, state, w)[0]):
     assert np.isfinite(x).all()
     assert (x != 0).any()

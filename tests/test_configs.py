@@ -42,7 +42,7 @@ ARGUMENTS = {
   "flatness_fnn_mnist.py": [None, "profile"],
   "flatness_resnet20_cifar100.py": [None, "cifar10"],
   "flatness_transformer_multi30k.py": [None, "small"],
-  "compare_toolbox_mnist1k.py": [None, "flipped"],
+  "compare_toolbox_mnist1k.py": [None, "flipped", "decay"],
   "optimizers_digits.py": [None, "exact_adam", "normalized_leaves", "sam", "sgld"],
   "toolbox_digits.py": [None, "max_norm", "weight_noise", "rnn_weight_noise"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
@@ -304,7 +304,7 @@ def test_the_schedule_of_the_released_code():
   assert (config.model.name, config.batch_size, config.epochs) == ("LeNet", 100, 200)
   assert (config.data.subset.per_class, config.data.subset.drawn) == (100, False)
   decay = config.optimizer.weight_decay
-  assert (decay.rate, decay.decoupled, decay.mask) == (1e-4, False, "no_branches")
+  assert (decay.rate, decay.kind, decay.mask) == (1e-4, "coupled", "no_branches")
   schedule = config.optimizer.schedule
   assert (schedule.name, schedule.step.relative, schedule.step.factor) == ("step", True, 0.1)
   assert schedule.step.boundaries == pytest.approx((1 / 3, 2 / 3))
@@ -318,7 +318,7 @@ def test_the_appendix():
     assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
     assert config.optimizer.schedule.name == "constant"
     decay = config.optimizer.weight_decay
-    assert (decay.rate, decay.decoupled, decay.mask) == (1e-4, False, "no_branches")
+    assert (decay.rate, decay.kind, decay.mask) == (1e-4, "coupled", "no_branches")
 
 
 @pytest.mark.parametrize("choice", ["mnist1k.py:appendix", "mnist5k.py:appendix"])
@@ -403,7 +403,7 @@ def test_the_set_ups_of_dropmax(name):
   assert (chosen.schedule.name, step.factor, step.relative) == ("step", 0.1, False)
   assert (chosen.schedule.warmup_epochs, config.steps, config.method.name) == (0, 0, "dropmax")
   # By the released code: coupled, and on everything but the mask branches.
-  assert (decay.mask, decay.decoupled) == ("no_branches", False)
+  assert (decay.mask, decay.kind) == ("no_branches", "coupled")
   # A depth of 32 and ResNet-18: ours, and its authors' word.
   assert config.model[config.model.name].depth == (18 if config.model.name == "ResNet" else 32)
   assert chosen.clip_norm == (

@@ -116,8 +116,9 @@ CALLS = {
   **{f"optim.{name}": {"inner": DESCENT} for name in ("sam", "asam", "gsam")},
   **{
     f"optim.{name}": {"learning_rate": 0.1}
-    for name in ("adaptive", "exact_adam", "exact_adagrad", "exact_rmsprop", "fista", "sgld")
+    for name in ("adaptive", "exact_adam", "exact_adagrad", "fista", "sgld")
   },
+  "optim.decay": {"inner": DESCENT, "learning_rate": 0.1, "rate": 0.5, "kind": "corrected"},
   "optim.gradient_noise": {},
   "optim.layer_decay": {"inner": DESCENT, "layers": ("*",), "decay": 0.5},
   "optim.mahalanobis": {"learning_rate": 0.1, "diagonal": 4.0},

@@ -8,8 +8,9 @@ or `grad_fn` raises a ValueError without them. `optax.MultiSteps` goes inside an
 `grad_fn`, not around it; `sam` shows how.
 """
 
-from jaxreg.optim._adaptive import adaptive, exact_adagrad, exact_adam, exact_rmsprop
+from jaxreg.optim._adaptive import adaptive, exact_adagrad, exact_adam
 from jaxreg.optim._asam import asam
+from jaxreg.optim._decay import decay
 from jaxreg.optim._fista import fista
 from jaxreg.optim._gradient_noise import gradient_noise
 from jaxreg.optim._gsam import gsam
@@ -25,9 +26,9 @@ from jaxreg.optim._trust_region import trust_region
 __all__ = [
   "adaptive",
   "asam",
+  "decay",
   "exact_adagrad",
   "exact_adam",
-  "exact_rmsprop",
   "fista",
   "gradient_noise",
   "gsam",

@@ -35,7 +35,7 @@ def adaptive(
     \cdot \begin{cases} 1 / \sqrt{t} & \text{annealed} \\ 1 \end{cases}, \qquad 0/0 = 0
 
   No epsilon is added to the denominator, so the size of the step does not depend on the size of the
-  gradients, however small. A coordinate without any gradient so far does not move.
+  gradients, however small. A coordinate without any gradient so far does not move. `b2=0.9` alone is RMSProp.
 
   Args:
     learning_rate: `eta`, a number or an Optax schedule.
@@ -52,6 +52,7 @@ def adaptive(
     Array([-0.1,  0.1, -0. ], dtype=float32)
 
   References:
+    Tieleman and Hinton, `Lecture 6.5: RMSProp`, 2012.
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem.
   """
   check_decay(b1, "b1", debias)
@@ -98,32 +99,6 @@ def exact_adagrad(
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Adagrad.
   """
   return adaptive(learning_rate, b2=1.0, anneal=anneal)
-
-
-def exact_rmsprop(
-  learning_rate: optax.ScalarOrSchedule, *, decay: ArrayLike = 0.9, debias: bool = True
-) -> optax.GradientTransformationExtraArgs:
-  r"""Builds RMSProp without an epsilon.
-
-  .. math:: \Delta_t = -\eta\, \frac{g_t}{\sqrt{\operatorname{EWA}_\beta(g_{1:t}^2)}}
-
-  Args:
-    learning_rate: as in `adaptive`.
-    decay: `beta`.
-    debias: whether the average's weights sum to 1; with the plain recursion the first step is `eta /
-      sqrt(1 - beta)`, 3.16 times as long for 0.9.
-
-  Example:
-    >>> tx = exact_rmsprop(0.1, debias=False)
-    >>> tx.update(jnp.array([7.0]), tx.init(jnp.zeros(1)))[0].round(4)
-    Array([-0.3162], dtype=float32)
-
-  References:
-    Tieleman and Hinton, `Lecture 6.5: RMSProp`, 2012.
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, RMSProp.
-  """
-  check_decay(decay, "decay", debias)
-  return adaptive(learning_rate, b2=decay, debias=debias)
 
 
 def exact_adam(

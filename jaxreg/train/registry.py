@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import optax
+import optax.contrib
 
 from jaxreg import augment, constraints, models, noise, optim, penalties
 from jaxreg.train.data import sources
@@ -98,12 +99,16 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     **_rows(optax, "step", "novograd optimistic_adam_v2 optimistic_gradient_descent", RATE),
     "polyak_sgd": Entry(optax.polyak_sgd, "step", needs=("max_learning_rate",)),
     **_rows(optax, "step", "radam rmsprop rprop sgd sign_sgd signum sm3 yogi", RATE),
-    **_rows(optim, "step", "exact_adagrad exact_rmsprop exact_adam adaptive trust_region", RATE),
+    **_rows(optim, "step", "exact_adagrad exact_adam adaptive trust_region", RATE),
     "p_norm_sgd": Entry(optim.p_norm_sgd, "step", {"weight": ...}, RATE),  # the rate replaces the weight
     "path_sgd": Entry(optim.path_sgd, "step", needs=("learning_rate", "apply_fn", "input_shape")),
     "sgld": Entry(optim.sgld, "step", needs=("learning_rate", "num_examples")),
     "fista": Entry(optim.fista, "step", needs=("learning_rate", "prox")),
     **_rows(optimizer, "step", "noisy_sgd mahalanobis", RATE),
+    **_rows(optax.contrib, "step", "acprop ademamix simplified_ademamix", DECAYS),
+    **_rows(optax.contrib, "step", "adopt madgrad cocob dadapt_adamw dog dowg momo momo_adam prodigy", RATE),
+    **_rows(optimizer, "step", "muon sophia", RATE),
+    "schedule_free": Entry(optimizer.schedule_free, "wrapper", needs=RATE),
     **_rows(optim, "wrapper", "sam asam gsam"),
     "layer_decay": Entry(optim.layer_decay, "wrapper", {"layers": ("backbone/*", "head/*")}),
     **_rows(optimizer, "wrapper", "gradient_noise reparameterize"),
@@ -117,6 +122,11 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "prox_group_lasso": Entry(constraints.prox_group_lasso, "prox", {"weight": 1e-4}, MASK),
     "prox_l0": Entry(constraints.prox_l0, "prox", {"weight": 1e-4}, MASK),
     "prox_non_negative": Entry(constraints.prox_non_negative, "prox", needs=MASK),
+  },
+  "optimizer.weight_decay.schedule": {
+    "constant": Entry(schedule.constant, "schedule"),
+    "step": Entry(schedule.step, "schedule", needs=("warmup", "num_steps", "steps_per_epoch")),
+    "cosine": Entry(schedule.cosine, "schedule", needs=("warmup", "num_steps")),
   },
   "optimizer.schedule": {
     "constant": Entry(schedule.constant, "schedule"),
@@ -177,7 +187,8 @@ def _is_step(thing: object) -> bool:
 
 _OPTIMIZERS = (  # arguments with a field outside the options, and arguments that must be functions
   *("scaling", "weight_decay", "weight_decay_rate", "key", "num_examples", "prox", "trained", "mask"),
-  *("weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype", *RATE, "max_learning_rate"),
+  *("weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype", "init_step", *RATE),
+  "max_learning_rate",
 )
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 LOSSES: dict[tuple[str, ...], Callable[..., Method]] = {

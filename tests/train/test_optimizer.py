@@ -149,7 +149,7 @@ OPTIMIZERS = {
   "adagrad": ("adagrad", {}, adagrad),
   "exact adagrad": ("exact_adagrad", {}, lambda *a: adagrad(*a, initial=0.0, eps=0.0)),
   "exact adam": ("exact_adam", {"b1": 0.8, "b2": 0.95}, lambda *a: adam(*a, b1=0.8, b2=0.95, eps=0.0)),
-  "exact rmsprop": ("exact_rmsprop", {"debias": False}, lambda *a: rmsprop(*a, eps=0.0)),
+  "exact rmsprop": ("adaptive", {"b2": 0.9, "debias": False}, lambda *a: rmsprop(*a, eps=0.0)),
   "normalised leaves": (
     "trust_region",
     {"blocks": "leaf", "numerator_decay": None},
@@ -170,12 +170,12 @@ def test_optimizer(case, how):
   if how == "plain":
     assert_same(ours(name, options), theirs(direction))
   else:
-    params = ours(name, options, weight_decay=0.25, decoupled=how == "decoupled")
+    params = ours(name, options, weight_decay=0.25, kind=how)
     assert_same(params, theirs(direction, **{how: 0.25}))
 
 
 def test_adamw_decays_beside_the_gradient_only():
-  with pytest.raises(ValueError, match="decoupled must be True with adamw"):
+  with pytest.raises(ValueError, match="kind must not be coupled with adamw"):
     ours("adamw", weight_decay=0.25)
 
 
@@ -183,7 +183,7 @@ def test_adamw_decays_beside_the_gradient_only():
 @pytest.mark.parametrize(("name", "how"), [("sgd", "coupled"), ("adamw", "decoupled")])
 def test_masks_of_weight_decay(name, how, mask):
   """`no_branches`, the rule of DropMax's released code: biases decay, the two mask branches do not."""
-  params = ours(name, {}, weight_decay=0.25, decoupled=how == "decoupled", mask=mask)
+  params = ours(name, {}, weight_decay=0.25, kind=how, mask=mask)
   assert_same(params, theirs(sgd if name == "sgd" else adam, mask=mask, **{how: 0.25}))
 
 

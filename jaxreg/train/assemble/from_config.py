@@ -310,9 +310,11 @@ def _optimizer(
     step,
     schedule,
     wrapper=wrapper.without("inner") if wrapper.kind == "wrapper" else None,
-    weight_decay=options.weight_decay.rate,
-    decoupled=options.weight_decay.decoupled,
+    weight_decay=_decay_rate(config, length),
+    kind=options.weight_decay.kind,
     mask=options.weight_decay.mask,
+    blocks=options.weight_decay.blocks,
+    peak=_peak(schedule, length["num_steps"]) if options.weight_decay.kind == "corrected" else None,
     clip_norm=options.clip_norm,
     constraints={} if step.needs("prox") else make_constraints(named, paths.kernels_only, schedule),
     network={
@@ -325,6 +327,19 @@ def _optimizer(
   return optimizer, schedule
 
 
+def _peak(schedule: optax.Schedule, num_steps: int) -> float:
+  """Computes the largest learning rate of a run."""
+  return float(np.max(schedule(np.arange(num_steps))))
+
+
+def _decay_rate(config: Config, length: Mapping[str, int]) -> optax.ScalarOrSchedule:
+  """Returns the rate of the weight decay: a number, or a schedule if it changes over the run."""
+  decay = config.optimizer.weight_decay
+  if not decay.rate or decay.schedule.name == "constant":
+    return decay.rate
+  return make_schedule(chosen(config, "optimizer.weight_decay.schedule"), decay.rate, **length)
+
+
 def _extras(config: Config, length: Mapping[str, int]) -> Extras:
   """Makes what the state holds in addition to its parameters."""
   named = chosen_all(config, "regularizers")
@@ -334,7 +349,7 @@ def _extras(config: Config, length: Mapping[str, int]) -> Extras:
     raise field_error(f"average.{config.average.name}", error) from error
   reference = any(each.needs("reference") for each in named)
   limits = make_limits(named, paths.kernels_only, config.regularizers.dual_learning_rate)
-  return Extras(average, limits, reference=reference)
+  return Extras(average, limits, reference=reference, schedule_free=config.optimizer.name == "schedule_free")
 
 
 def _class_weights(config: Config, data: DataSpec) -> Array | None:

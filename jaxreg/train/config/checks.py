@@ -120,11 +120,28 @@ def _optimizer_conflicts(config: Config) -> Iterator[str]:
       "optimizer.name: fista searches along a loss without noise, which weight_decay, clip_norm, noise.names "
       "and augment.names would change; leave them out, or give regularizers.names=('l2',)"
     )
-  coupled = decay and not chosen.weight_decay.decoupled
-  changes = chosen.name in (*optimizer.SHARPNESS_AWARE, "gradient_noise")
-  if name == "polyak_sgd" and (chosen.clip_norm or coupled or changes):
+  kind = chosen.weight_decay.kind if decay else "none"
+  coupled = kind == "coupled"
+  if name in optimizer.LEARNING_RATE_FREE and kind in ("decoupled", "cautious", "corrected"):
     yield (
-      "optimizer.name: polyak_sgd compares the loss with its own gradient, which clip_norm, coupled "
+      f"optimizer.weight_decay.kind: {name} finds its own learning rate, which {kind} decay does not follow; "
+      "give coupled, independent or fixed_norm"
+    )
+  if kind == "fixed_norm" and (chosen.constraints.names or chosen.name in ("layer_decay", "schedule_free")):
+    yield (
+      "optimizer.weight_decay.kind: fixed_norm holds norms and the length of steps, which constraints, "
+      "layer_decay and schedule_free would change; leave them out, or give another kind"
+    )
+  if chosen.name == "schedule_free" and (chosen.constraints.names or config.average.name != "none"):
+    yield (
+      "optimizer.name: schedule_free averages itself, and constraints would move the average; give "
+      f"average.name=none and no optimizer.constraints.names, got {config.average.name} and "
+      f"{tuple(chosen.constraints.names)}"
+    )
+  changes = chosen.name in (*optimizer.SHARPNESS_AWARE, "gradient_noise")
+  if name in ("polyak_sgd", "momo", "momo_adam") and (chosen.clip_norm or coupled or changes):
+    yield (
+      f"optimizer.name: {name} compares the loss with its own gradient, which clip_norm, coupled "
       "weight_decay, sam, asam, gsam and gradient_noise would change; leave them out, or give "
       "regularizers.names=('l2',)"
     )
@@ -134,7 +151,7 @@ def _optimizer_conflicts(config: Config) -> Iterator[str]:
   if chosen.name == "gradient_noise" and name in ("noisy_sgd", "sgld"):
     yield f"optimizer.gradient_noise.inner: {name} draws the same noise itself; give another"
   whole = config.parallel != "pmap" and config.accumulate == 1 and chosen.name == name
-  if name in ("lbfgs", "fista") and not whole:
+  if name in ("lbfgs", "fista", "sophia") and not whole:
     yield (
       f"optimizer.name: {name} evaluates whole batches and fits no wrapper; give parallel=jit, accumulate=1 "
       f"and optimizer.name={name}, got {config.parallel}, {config.accumulate} and {chosen.name}"

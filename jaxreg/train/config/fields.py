@@ -24,6 +24,7 @@ Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 CheckpointName = Literal["latest", "best"]
 SplitName = Literal["train", "val", "test"]
+DecayKind = Literal["coupled", "decoupled", "independent", "cautious", "corrected", "fixed_norm"]
 MaskName = Literal["kernels_only", "no_branches", "everything"]
 Fitted = Literal["temperature", "conformal", "aps", "conformal_risk", "thresholds", "laplace"]
 Measure = Literal["mce", "adaptive_ece", "classwise_ece", "ranking", "f1", Fitted]
@@ -293,14 +294,25 @@ class Constraints(Choice, read_when="optimizer.constraints.names"):
   names: tuple[str, ...] = field((), "Constraints on the parameters, applied after each step in this order.")
 
 
+class DecaySchedule(Choice, read_when="optimizer.weight_decay.rate"):
+  name: str = field("constant", "Shape of the rate of the weight decay over the run.")
+
+
 class WeightDecay(Group, read_when="optimizer.weight_decay.rate"):
   rate: float = field(0.0, "Rate of the weight decay; 0: none.", "[0, 1e6]")
-  decoupled: bool = field(
-    False, "Apply the decay after the optimizer's scaling, as AdamW does, and not to the gradient."
+  kind: DecayKind = field(
+    "coupled",
+    "Form of the decay, as in optim.decay: coupled, to the gradient; decoupled, beside the optimizer, as AdamW "
+    "does; independent of the learning rate; cautious; corrected; fixed_norm, where the rate is a factor of "
+    "the learning rate.",
   )
   mask: MaskName = field(
     "kernels_only", "Name of the function in jaxreg.paths that selects the parameters that decay."
   )
+  blocks: Literal["leaf", "unit"] = field(
+    "leaf", "Weights that share a norm with fixed_norm: those of an array, or those into a unit."
+  )
+  schedule: DecaySchedule
 
 
 class Schedule(Choice):
@@ -517,6 +529,13 @@ OPTIONS: dict[str, Field] = {
   "optimizer.constraints.min_max_norm.rate optimizer.constraints.*.ratio": Field(allowed="[0, 1]"),
   "optimizer.constraints.min_max_norm.*": Field(allowed="[0, 1e6]"),
   "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": Field(allowed="[0, 1]"),
+  "optimizer.schedule_free.b1": Field(allowed="(0, 1)"),  # it divides by b1
+  "optimizer.*.betas optimizer.*.beta3 optimizer.muon.beta optimizer.momo.beta": Field(allowed="[0, 1)"),
+  "optimizer.sophia.gamma": Field(help="Factor of the Hessian's diagonal.", allowed="(0, 1e6]"),
+  "optimizer.sophia.clip_threshold optimizer.muon.consistent_rms": Field(allowed="(0, 1e6]"),
+  "optimizer.sophia.update_interval optimizer.muon.ns_steps": Field(allowed="[1, 1e6]"),
+  "optimizer.*.estim_lr* optimizer.cocob.alpha optimizer.*.lower_bound": Field(allowed="[0, 1e6]"),
+  "optimizer.*ademamix.alpha optimizer.*.weight_lr_power optimizer.*.init_*": Field(allowed="[0, 1e6]"),
   "optimizer.*.b[123] optimizer.*.momentum optimizer.signum.beta": Field(allowed="[0, 1)"),
   "optimizer.*.decay optimizer.*.decay_rate optimizer.*_decay": Field(allowed="[0, 1]"),
   "optimizer.adafactor.clipping_threshold optimizer.rprop.*_step_size": Field(allowed="(0, 1e6]"),
@@ -584,6 +603,7 @@ OPTIONS: dict[str, Field] = {
   "optimizer.reparameterize.scale": Field(help="Scale of these coordinates.", allowed="(0, 1e6]"),
   "optimizer.schedule.step.factor optimizer.schedule.step.boundaries": Field(allowed="[0, 1e9]"),
   "optimizer.schedule.cosine.final": Field(allowed="[0, 1]"),
+  "optimizer.weight_decay.schedule.*": Field(allowed="[0, 1e9]"),
   "optimizer.schedule.noam.*": Field(allowed="[1, 1e9]"),
 }
 

@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
+import optax.contrib
 
 from jaxreg import optim, paths
 from jaxreg._errors import ArgumentError
 from jaxreg.train.entries import Chosen, Options
 from jaxreg.train.user_modules import short
-from jaxreg.typing import Array, Params
+from jaxreg.typing import Array, Params, PyTree
 
 # Wrappers that step with the gradient at a second point, which is to be clipped and decayed.
 SHARPNESS_AWARE = ("sam", "asam", "gsam")
 # Optimizers whose learning rate is one number: the schedule's value at step 0.
 NUMBERS = ("polyak_sgd", "rprop", "sm3", "fista")
+# Optimizers that find a learning rate, which their decay would have to follow.
+LEARNING_RATE_FREE = ("cocob", "dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "prodigy")
 
 
 def step_name(chosen: Options) -> str:
@@ -31,48 +33,156 @@ def make_optimizer(
   schedule: optax.Schedule,
   *,
   wrapper: Chosen | None = None,
-  weight_decay: float = 0.0,
-  decoupled: bool = False,
+  weight_decay: optax.ScalarOrSchedule = 0.0,
+  kind: str = "coupled",
   mask: str = "kernels_only",
+  blocks: str = "leaf",
+  peak: float | None = None,
   clip_norm: float = 0.0,
   constraints: Mapping[str, optax.GradientTransformation] | None = None,
   network: Options | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-  """Chains clipping, coupled decay, the named optimizer, decoupled decay and constraints, in that order.
+  """Chains clipping, the named optimizer with its weight decay, and constraints, in that order.
 
-  Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too).
-  Decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
-  `sam`, `asam` and `gsam` move to a second point along the plain gradient; the gradient there is
-  clipped and decayed.
+  `kind`, `blocks` and `peak` are those of `optim.decay`. Optimizers such as `adamw` do decoupled decay
+  themselves. `sam`, `asam` and `gsam` move to a second point along the plain gradient; the gradient there is
+  clipped, and gets coupled decay. `schedule_free` averages the steps of an optimizer that decays.
 
   `mask` names the function in `jaxreg.paths` that says which parameters decay; a norm or a rate of 0 means
   none. `network` has `apply_fn`, `input_shape`, `num_examples` and `prox`, for optimizers that take them. The
   chain's state has each part under its name.
   """
-  name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
-  if own_decay and weight_decay and not decoupled:
-    raise ArgumentError("decoupled", f"must be True with {name}, which decouples the decay itself")
+  name, decays, decaying = chosen.name, getattr(paths, mask), callable(weight_decay) or weight_decay > 0
+  takes_decay = chosen.needs("weight_decay")
+  if takes_decay and decaying and kind == "coupled":
+    raise ArgumentError("kind", f"must not be coupled with {name}, which has decoupled decay itself")
+  own_decay = takes_decay and kind == "decoupled"
   rate = schedule(0) if name in NUMBERS else schedule
-  rates = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
-  step = chosen.bound(**rates, **(network or {}))()
+  rates = {"learning_rate": rate, "max_learning_rate": rate, "mask": decays}
+  step = chosen.bound(**rates, weight_decay=weight_decay if own_decay else 0.0, **(network or {}))()
+  decayed = functools.partial(
+    optim.decay,
+    **{"learning_rate": schedule, "rate": weight_decay, "kind": kind},
+    **{"blocks": blocks, "peak": peak, "mask": decays},
+  )
+  decaying = decaying and not own_decay
   chain: dict[str, optax.GradientTransformation] = {}
   if clip_norm:
     chain["clip"] = optax.clip_by_global_norm(clip_norm)
-  if weight_decay and not decoupled:
-    chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
   if wrapper is not None:
     inner, name = name, wrapper.name
+    if decaying and (name == "schedule_free" or (name in SHARPNESS_AWARE and kind == "coupled")):
+      step, decaying = decayed(step), False
     if name in SHARPNESS_AWARE:
       step, chain = optax.named_chain(*chain.items(), (inner, step)), {}
-    step = wrapper.bound()(step)
-  chain[name] = step
-  if weight_decay and decoupled and not own_decay:
-
-    def rate_of_decay(step: ArrayLike) -> ArrayLike:
-      return -weight_decay * schedule(step)
-
-    chain["decoupled_decay"] = optax.add_decayed_weights(rate_of_decay, decays)
+    step = wrapper.bound(learning_rate=schedule)(step)
+  chain[name] = decayed(step) if decaying else step
   return optax.with_extra_args_support(optax.named_chain(*chain.items(), *(constraints or {}).items()))
+
+
+def muon(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  beta: float = 0.95,
+  ns_steps: int = 5,
+  nesterov: bool = True,
+  consistent_rms: float | None = None,
+  b1: float = 0.9,
+  b2: float = 0.999,
+) -> optax.GradientTransformation:
+  """Builds `optax.contrib.muon`: kernels with two axes or more get Muon, all other parameters Adam.
+
+  Args:
+    beta: decay of Muon's momentum.
+    ns_steps: steps of the Newton-Schulz iteration.
+    nesterov: whether the momentum is Nesterov's.
+    consistent_rms: root mean square that the updates of a kernel are scaled to, such as 0.2.
+    b1, b2: the decays of Adam.
+  """
+  return optax.contrib.muon(
+    learning_rate,
+    **{"beta": beta, "ns_steps": ns_steps, "nesterov": nesterov, "consistent_rms": consistent_rms},
+    **{"adam_b1": b1, "adam_b2": b2, "muon_weight_dimension_numbers": _matrices},
+  )
+
+
+def _matrices(params: Params) -> PyTree:
+  """Says for each kernel which of its axes make the rows and the columns of a matrix; None for others."""
+
+  def axes(name: str, w: Array, is_kernel: bool) -> optax.contrib.MuonDimensionNumbers | None:
+    rows, stacked = paths.incoming_axes(name, w.ndim), "stacked" in name.split("/")[:-1]
+    columns = tuple(axis for axis in range(int(stacked), w.ndim) if axis not in rows)
+    takes = is_kernel and rows and columns and paths.last_name(name) != "embedding"
+    return optax.contrib.MuonDimensionNumbers(rows, columns) if takes else None
+
+  leaves, structure = jax.tree.flatten(params)
+  kernels = paths.chosen(params, paths.kernels_only)
+  return structure.unflatten(map(axes, paths.leaf_names(params), leaves, kernels))
+
+
+def sophia(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  b1: float = 0.965,
+  b2: float = 0.99,
+  eps: float = 1e-8,
+  gamma: float = 0.01,
+  clip_threshold: float | None = 1.0,
+  update_interval: int = 10,
+) -> optax.GradientTransformationExtraArgs:
+  """Builds `optax.contrib.sophia`, with the Hessian's diagonal of the batch's loss, by Hutchinson's estimator.
+
+  Args:
+    b1, b2: decays of the averages of the gradient and of the diagonal.
+    eps: lower bound of the denominator.
+    gamma: factor of the diagonal.
+    clip_threshold: largest entry of an update over the learning rate.
+    update_interval: steps between estimates of the diagonal.
+  """
+  tx = optax.contrib.sophia(
+    learning_rate,
+    **{"b1": b1, "b2": b2, "eps": eps, "gamma": gamma, "clip_threshold": clip_threshold},
+    **{"update_interval": update_interval, "weight_decay": 0.0},
+  )
+
+  def update(
+    updates: Params,
+    state: PyTree,
+    params: Params | None = None,
+    *,
+    value_fn: Callable[..., Array],
+    **_: object,
+  ) -> tuple[Params, PyTree]:
+    return tx.update(updates, state, params, obj_fn=value_fn)
+
+  return optax.GradientTransformationExtraArgs(tx.init, update)
+
+
+def schedule_free(
+  inner: optax.GradientTransformation,
+  *,
+  learning_rate: optax.ScalarOrSchedule,
+  b1: float = 0.9,
+  weight_lr_power: float = 2.0,
+) -> optax.GradientTransformationExtraArgs:
+  """Gives the optimizer `inner`, which should have no momentum, Schedule-Free's interpolation and average.
+
+  Args:
+    b1: weight of the average in the point where gradients are taken.
+    weight_lr_power: power of the learning rate in the weight of an iterate.
+  """
+  return optax.contrib.schedule_free(inner, learning_rate, b1, weight_lr_power)
+
+
+def evaluation_params(opt_state: PyTree, params: Params) -> Params:
+  """Returns the average that `schedule_free` evaluates, from a chain's state; `params` without one."""
+
+  def is_state(x: object) -> bool:
+    return isinstance(x, optax.contrib.ScheduleFreeState)
+
+  for each in filter(is_state, jax.tree.leaves(opt_state, is_leaf=is_state)):
+    return optax.contrib.schedule_free_eval_params(each, params)
+  return params
 
 
 def noisy_sgd(

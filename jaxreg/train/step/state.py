@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxreg import constraints
 from jaxreg.train.step.averages import Averaging
+from jaxreg.train.step.optimizer import evaluation_params
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 Variables = dict[str, PyTree]  # `params` and `model_state`, which are averaged
@@ -65,11 +66,13 @@ class Extras:
     average: gives the parameters for predictions.
     limits: the constraints, by the names of their penalties.
     reference: whether the initial parameters are kept.
+    schedule_free: whether the parameters for predictions are in the optimizer's state.
   """
 
   average: Averaging = dataclasses.field(default_factory=Averaging)
   limits: Mapping[str, Limit] = dataclasses.field(default_factory=dict[str, Limit])
   reference: bool = False
+  schedule_free: bool = False
 
   def init(self, variables: Variables) -> ExtraStates:
     """Returns the extras at the start, and again after the parameters have been replaced."""
@@ -133,5 +136,8 @@ class Extras:
 
   def predicting(self, state: TrainState) -> TrainState:
     """Returns the state with the parameters, and BatchNorm's statistics, for predictions."""
+    if self.schedule_free:
+      # Without the optimizer's state, a second call changes nothing.
+      return state.replace(params=evaluation_params(state.opt_state, state.params), opt_state=())
     averaged = self.averaged(state)
     return state if averaged is None else state.replace(**averaged)
