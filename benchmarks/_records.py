@@ -16,7 +16,7 @@ two comments, and a number as a link whose title says which:
 Without `columns` and `rows` a table has all of a comparison. Another key is a column of fixed texts. A title
 is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that alone, with ` less ROW` behind it for the
 paired difference, and with `, N digits`. `python -m benchmarks --render` fills both in, and draws the figures
-of comparisons in `docs/figures` that `FIGURES` names, and the one of `others_networks`.
+of comparisons in `docs/figures` that `FIGURES` names, and those of `others_networks` and `decay`.
 """
 
 import importlib.metadata
@@ -159,7 +159,31 @@ def draw(folder: Path) -> list[Path]:
   if (FOLDER / "others_networks.json").is_file():
     files.append(folder / "others_networks.png")
     _attacks(read("others_networks")).savefig(files[-1], dpi=120)
+  if (FOLDER / "decay.json").is_file():
+    files.append(folder / "decay.png")
+    _norms(read("decay")).savefig(files[-1], dpi=120)
   return files
+
+
+def _norms(rows: dict[str, Row]) -> Any:
+  """Draws the norm of a kernel over steps, for each kind of weight decay, and the closed forms dashed."""
+  from jaxreg._figures import WIDTH, legend_below, new_figure, tidy
+
+  figure = new_figure(WIDTH, 4.2, "")
+  axis, lines = figure.subplots(), []
+  for number, (kind, row) in enumerate(rows.items()):
+    norms = row.runs["norms"]
+    steps, color = 20 * np.arange(len(norms)), f"C{number}"
+    lines += axis.plot(steps, norms, color=color, label=kind)
+    for name, start, end in (("peak", 0, 1000), ("a tenth", 1000, 20 * len(norms))):
+      level = row.runs[f"closed form at {name}"].mean()
+      axis.hlines(level, start, end, color=color, linestyle="--", linewidth=0.8)
+  axis.axvline(1000, color="0.8", linewidth=0.8, zorder=0)
+  axis.set_yscale("log")
+  tidy(axis, "norm of the kernel")
+  axis.set_xlabel("step; the learning rate falls to a tenth at step 1000")
+  legend_below(figure, lines)
+  return figure
 
 
 def _attacks(rows: dict[str, Row]) -> Any:

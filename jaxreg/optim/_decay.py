@@ -105,7 +105,7 @@ def decay(
       raise ValueError("params must be given to update")
     eta, strength = _at(learning_rate, state.count), _at(rate, state.count)
     factor = {"coupled": strength, "independent": strength}.get(kind, eta * strength)
-    if kind == "corrected" and callable(learning_rate):
+    if kind == "corrected" and peak is not None:
       factor = factor * eta / peak
 
     def coupled(name: str, g: Array, w: Array) -> Array:

@@ -51,7 +51,7 @@ def balanced(step, shrink):
 
 
 def cautious(length, mean):
-  """As `balanced`, where half of the entries shrink; an entry's update is `length(norm)` times `mean` on average.
+  """As `balanced`, where half of the entries shrink; `mean` is that of an update over its root mean square.
 
   The closed form of the guide, for normally distributed weights.
   """

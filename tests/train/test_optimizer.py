@@ -11,13 +11,14 @@ import optax
 import pytest
 import runs
 
+from jaxreg import train
 from jaxreg.train import RunError
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.registry import REGISTRY, choose
 from jaxreg.train.step.optimizer import make_optimizer
 from jaxreg.train.step.schedule import make_schedule
-from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.step import make_train_step
 
 STEPS = 20
@@ -503,3 +504,150 @@ def test_every_optimizer_learns(name):
     losses.append(float(metrics["loss"][0] / metrics["loss"][1]))
   assert np.isfinite(losses).all()
   assert min(losses[4:]) < losses[0]
+
+
+# Optimizers of optax.contrib, through the trainer.
+
+
+FROM_CONTRIB = (
+  *("acprop", "ademamix", "simplified_ademamix", "adopt", "madgrad", "cocob", "dadapt_adamw", "dog", "dowg"),
+  *("momo", "momo_adam", "prodigy", "muon", "sophia", "schedule_free"),
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", FROM_CONTRIB)
+def test_a_contributed_optimizer_lowers_the_loss(name):
+  wrapper = None
+  if name == "schedule_free":
+    name, wrapper = "sgd", ("schedule_free", {})
+  start = 0.5 * (COEFFICIENTS * START**2).sum()
+  tx = optimizer_of(name, schedule_of("constant", 0.1, **IN_TENS), {}, wrapper=wrapper)
+  params = {"kernel": jnp.outer(jnp.asarray(START), jnp.ones(2))}
+
+  def loss(params, **_):
+    return 0.5 * jnp.sum(COEFFICIENTS[:, None] * params["kernel"] ** 2) / 2
+
+  @jax.jit
+  def step(params, state):
+    value, grads = jax.value_and_grad(loss)(params)
+    more = dict(value=value, grad=grads, value_fn=loss, grad_fn=jax.grad(loss), key=jax.random.key(0))
+    updates, state = tx.update(grads, state, params, **more)
+    return optax.apply_updates(params, updates), state
+
+  state = tx.init(params)
+  for _ in range(30):
+    params, state = step(params, state)
+  assert loss(params) < start
+
+
+def test_muon_takes_kernels_by_their_shape():
+  """Its updates of a kernel are nearly orthogonal matrices; a convolution's rows are its inputs."""
+  rng = np.random.default_rng(0)
+  shapes = {
+    "Conv_0/kernel": (3, 3, 2, 5),
+    "Dense_0/kernel": (6, 4),
+    "Dense_0/bias": (4,),
+    "Embed_0/embedding": (7, 3),
+  }
+  params = {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
+  tree = {}
+  for name, x in params.items():
+    layer, leaf = name.split("/")
+    tree.setdefault(layer, {})[leaf] = x
+  tx = optimizer_of("muon", schedule_of("constant", 1.0, **IN_TENS), {"nesterov": False})
+  updates, _ = tx.update(tree, tx.init(tree), tree)
+  for layer, columns in (("Conv_0", 5), ("Dense_0", 4)):
+    values = np.linalg.svd(np.asarray(updates[layer]["kernel"]).reshape(-1, columns), compute_uv=False)
+    assert values.max() / values.min() < 2
+  for layer, leaf in (("Dense_0", "bias"), ("Embed_0", "embedding")):  # Adam's first step
+    np.testing.assert_allclose(np.abs(updates[layer][leaf]), 1.0, rtol=1e-4)
+
+
+def test_sophia_is_a_newton_step_on_a_quadratic():
+  """The diagonal of a diagonal Hessian has no error: after an estimate a step is `m / (gamma h)`, clipped."""
+  a, w = np.array([4.0, 0.5]), np.array([0.3, -2.0])
+  options = {"gamma": 2.0, "b1": 0.0, "b2": 0.0, "update_interval": 1}
+  tx = optimizer_of("sophia", schedule_of("constant", 0.5, **IN_TENS), options)
+  loss = lambda params, **_: 0.5 * jnp.sum(a * params["kernel"] ** 2)
+  params = {"kernel": jnp.asarray(w, jnp.float32)}
+  grads = jax.grad(loss)(params)
+  _, state = tx.update(grads, tx.init(params), params, value_fn=loss)
+  updates, _ = tx.update(grads, state, params, value_fn=loss)
+  np.testing.assert_allclose(updates["kernel"], -0.5 * np.clip(a * w / (2.0 * a), -1, 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_schedule_free_evaluates_its_average(decay):
+  """In float64 NumPy: `z` steps, `x` is its mean, and the gradient is taken between both."""
+  params, grads = problem()
+  beta, rate_of, size = 0.9, 0.125, 2**3
+  with jax.enable_x64(True):
+    tx = optimizer_of(
+      "sgd",
+      schedule_of("constant", rate_of, **IN_TENS),
+      {},
+      wrapper=("schedule_free", {"b1": beta}),
+      **{"weight_decay": decay, "kind": "decoupled", "mask": "everything"},
+    )
+    y = jax.tree.map(jnp.asarray, params)
+    state = TrainState(jnp.int32(0), None, y, {}, tx.init(y))
+    for grad in grads[:size]:
+      updates, opt_state = tx.update(jax.tree.map(jnp.asarray, grad), state.opt_state, state.params)
+      state = state.replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
+    shown = Extras(schedule_free=True).predicting(state)
+    again = Extras(schedule_free=True).predicting(shown)
+  for leaf in (("backbone", "Dense_0", "kernel"), ("head", "prior", "bias")):
+    pick = functools.partial(functools.reduce, lambda part, name: part[name], leaf)
+    x = z = between = np.asarray(pick(params))
+    for t, grad in enumerate(grads[:size], start=1):
+      z = z - rate_of * pick(grad) - rate_of * decay * between
+      x = x + (z - x) / t
+      between = (1 - beta) * z + beta * x
+    np.testing.assert_allclose(pick(state.params), between, rtol=1e-10)
+    np.testing.assert_allclose(pick(shown.params), x, rtol=1e-8)
+    np.testing.assert_array_equal(pick(again.params), pick(shown.params))
+
+
+@pytest.mark.parametrize("kind", ["independent", "cautious", "corrected", "fixed_norm"])
+def test_kinds_of_decay_with_their_schedule(kind):
+  """SGD at the schedule of `theirs`, whose peak is 0.125, with a rate that falls by half a cosine."""
+  params, grads = problem()
+  shape = dict(steps_per_epoch=1, num_steps=STEPS)
+  got = ours("adamw", weight_decay=schedule_of("cosine", 0.25, **shape), kind=kind, peak=0.125)
+  flat = {tuple(k.key for k in path): w for path, w in jax.tree_util.tree_leaves_with_path(params)}
+  norms = {path: np.linalg.norm(w) for path, w in flat.items()}
+  memory = {path: {} for path in flat}
+  for step, grad in enumerate(grads):
+    lam = 0.25 * (1 + np.cos(np.pi * step / STEPS)) / 2
+    for path, g in jax.tree_util.tree_leaves_with_path(grad):
+      path = tuple(k.key for k in path)
+      w, u = flat[path], rate(step) * adam(memory[path], g, step + 1)
+      if path[-1] == "bias":
+        flat[path] = w - u
+      elif kind == "fixed_norm":
+        moved = w - rate(step) * lam * norms[path] * u / max(np.linalg.norm(u), 1e-300)
+        flat[path] = moved * norms[path] / np.linalg.norm(moved)
+      else:
+        agrees = np.sign(u) * np.sign(w) >= 0
+        by = {"independent": 1.0, "cautious": rate(step) * agrees, "corrected": rate(step) ** 2 / 0.125}
+        flat[path] = w - u - lam * by[kind] * w
+  for path, value in flat.items():
+    np.testing.assert_allclose(functools.reduce(lambda x, k: x[k], path, got), value, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+  ("fields", "match"),
+  [
+    ({"name": "prodigy", "weight_decay.kind": "decoupled"}, "prodigy finds its own learning rate"),
+    ({"weight_decay.kind": "fixed_norm", "constraints.names": ("max_norm",)}, "fixed_norm holds norms"),
+    ({"name": "schedule_free", "weight_decay.kind": "fixed_norm"}, "fixed_norm holds norms"),
+    ({"name": "schedule_free", "constraints.names": ("max_norm",)}, "schedule_free averages itself"),
+    ({"name": "momo", "weight_decay.kind": "coupled"}, "momo compares the loss"),
+    ({"weight_decay.kind": "l2"}, "optimizer.weight_decay.kind: .*'l2'"),
+  ],
+)
+def test_refusals_of_decay(fields, match):
+  fields = {f"optimizer.{name}": value for name, value in fields.items()}
+  with pytest.raises(RunError, match=match):
+    train.check(runs.make_config({"optimizer.weight_decay.rate": 0.1, **fields}))

@@ -162,8 +162,8 @@ def _term_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
 def check_state(config: Config, data: DataSpec, method: Method, *, has_statistics: bool) -> None:
   """Checks that the average and the optimizer fit the network and its head.
 
-  `swa`, `swag`, `schedule_free` and `path_sgd` need a network without statistics (such as BatchNorm's) in its state. `ema`
-  averages the statistics as well: they are moving averages themselves.
+  `swa`, `swag`, `schedule_free` and `path_sgd` need a network without statistics (such as BatchNorm's) in its
+  state. `ema` averages the statistics as well: they are moving averages themselves.
   """
   if has_statistics and config.average.name in ("swa", "swag"):
     raise RunError(
@@ -172,8 +172,8 @@ def check_state(config: Config, data: DataSpec, method: Method, *, has_statistic
     )
   if has_statistics and config.optimizer.name == "schedule_free":
     raise RunError(
-      "optimizer.name: schedule_free evaluates an average of the parameters, which the network's statistics, as "
-      "of BatchNorm, do not fit; give another optimizer, or a network with other normalisation"
+      "optimizer.name: schedule_free evaluates an average of the parameters, which the network's statistics, "
+      "as of BatchNorm, do not fit; give another optimizer, or a network with other normalisation"
     )
   if step_name(config.optimizer) != "path_sgd":
     return

@@ -302,9 +302,9 @@ class WeightDecay(Group, read_when="optimizer.weight_decay.rate"):
   rate: float = field(0.0, "Rate of the weight decay; 0: none.", "[0, 1e6]")
   kind: DecayKind = field(
     "coupled",
-    "Form of the decay, as in optim.decay: coupled, to the gradient; decoupled, beside the optimizer, as AdamW "
-    "does; independent of the learning rate; cautious; corrected; fixed_norm, where the rate is a factor of "
-    "the learning rate.",
+    "Form of the decay, as in optim.decay: coupled, to the gradient; decoupled, to the weights, as in AdamW; "
+    "independent of the learning rate; cautious; corrected; fixed_norm, where the rate is a factor of the "
+    "learning rate.",
   )
   mask: MaskName = field(
     "kernels_only", "Name of the function in jaxreg.paths that selects the parameters that decay."

@@ -1,8 +1,9 @@
-# pyright: reportMissingTypeStubs=false
 """The Optax chain of a run, and the optimizers that Optax and `jaxreg.optim` lack."""
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,8 +63,12 @@ def make_optimizer(
   step = chosen.bound(**rates, weight_decay=weight_decay if own_decay else 0.0, **(network or {}))()
   decayed = functools.partial(
     optim.decay,
-    **{"learning_rate": schedule, "rate": weight_decay, "kind": kind},
-    **{"blocks": blocks, "peak": peak, "mask": decays},
+    learning_rate=schedule,
+    rate=weight_decay,
+    kind=kind,
+    blocks=blocks,
+    peak=peak,
+    mask=decays,
   )
   decaying = decaying and not own_decay
   chain: dict[str, optax.GradientTransformation] = {}
@@ -101,8 +106,13 @@ def muon(
   """
   return optax.contrib.muon(
     learning_rate,
-    **{"beta": beta, "ns_steps": ns_steps, "nesterov": nesterov, "consistent_rms": consistent_rms},
-    **{"adam_b1": b1, "adam_b2": b2, "muon_weight_dimension_numbers": _matrices},
+    ns_steps=ns_steps,
+    beta=beta,
+    nesterov=nesterov,
+    adam_b1=b1,
+    adam_b2=b2,
+    muon_weight_dimension_numbers=_matrices,
+    consistent_rms=consistent_rms,
   )
 
 
@@ -130,7 +140,7 @@ def sophia(
   clip_threshold: float | None = 1.0,
   update_interval: int = 10,
 ) -> optax.GradientTransformationExtraArgs:
-  """Builds `optax.contrib.sophia`, with the Hessian's diagonal of the batch's loss, by Hutchinson's estimator.
+  """Builds `optax.contrib.sophia`; Hutchinson's estimator gives the Hessian's diagonal of the batch's loss.
 
   Args:
     b1, b2: decays of the averages of the gradient and of the diagonal.
@@ -141,19 +151,17 @@ def sophia(
   """
   tx = optax.contrib.sophia(
     learning_rate,
-    **{"b1": b1, "b2": b2, "eps": eps, "gamma": gamma, "clip_threshold": clip_threshold},
-    **{"update_interval": update_interval, "weight_decay": 0.0},
+    b1=b1,
+    b2=b2,
+    eps=eps,
+    weight_decay=0.0,
+    gamma=gamma,
+    clip_threshold=clip_threshold,
+    update_interval=update_interval,
   )
 
-  def update(
-    updates: Params,
-    state: PyTree,
-    params: Params | None = None,
-    *,
-    value_fn: Callable[..., Array],
-    **_: object,
-  ) -> tuple[Params, PyTree]:
-    return tx.update(updates, state, params, obj_fn=value_fn)
+  def update(updates: Params, state: PyTree, params: Params | None = None, **extra_args: Any) -> Any:
+    return tx.update(updates, state, params, obj_fn=extra_args["value_fn"])
 
   return optax.GradientTransformationExtraArgs(tx.init, update)
 
