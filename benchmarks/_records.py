@@ -161,22 +161,22 @@ def draw(folder: Path) -> list[Path]:
     _attacks(read("others_networks")).savefig(files[-1], dpi=120)
   if (FOLDER / "decay.json").is_file():
     files.append(folder / "decay.png")
-    _norms(read("decay")).savefig(files[-1], dpi=120)
+    _norms(json.loads((FOLDER / "decay.json").read_text())["rows"]).savefig(files[-1], dpi=120)
   return files
 
 
-def _norms(rows: dict[str, Row]) -> Any:
+def _norms(rows: dict[str, Any]) -> Any:
   """Draws the norm of a kernel over steps, for each kind of weight decay, and the closed forms dashed."""
   from jaxreg._figures import WIDTH, legend_below, new_figure, tidy
 
   figure = new_figure(WIDTH, 4.2, "")
   axis, lines = figure.subplots(), []
   for number, (kind, row) in enumerate(rows.items()):
-    norms = row.runs["norms"]
+    norms = row["norms"]
     steps, color = 20 * np.arange(len(norms)), f"C{number}"
     lines += axis.plot(steps, norms, color=color, label=kind)
     for name, start, end in (("peak", 0, 1000), ("a tenth", 1000, 20 * len(norms))):
-      level = row.runs[f"closed form at {name}"].mean()
+      (level,) = row["runs"][f"closed form at {name}"]
       axis.hlines(level, start, end, color=color, linestyle="--", linewidth=0.8)
   axis.axvline(1000, color="0.8", linewidth=0.8, zorder=0)
   axis.set_yscale("log")

@@ -68,10 +68,10 @@ def main() -> None:
   found = Found()
   for kind in ("coupled", "decoupled", "independent", "cautious", "corrected", "fixed_norm"):
     values = norms(kind)
-    found.add(kind, "norms", values[::EVERY], 3)
     for name, eta, end in (("peak", PEAK, FALLS), ("a tenth", PEAK / 10, STEPS)):
       found.add(kind, f"norm at {name}", values[end - 100 : end].mean(), 3)
       found.add(kind, f"closed form at {name}", predicted(kind, eta), 3)
+    found.rows[kind]["norms"] = np.float64(values[::EVERY]).round(5).tolist()
   found.write("decay", "python benchmarks/decay.py")
 
 
