@@ -106,7 +106,7 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "fista": Entry(optim.fista, "step", needs=("learning_rate", "prox")),
     **_rows(optimizer, "step", "noisy_sgd mahalanobis", RATE),
     **_rows(optax.contrib, "step", "acprop ademamix simplified_ademamix", DECAYS),
-    **_rows(optax.contrib, "step", "adopt madgrad cocob dadapt_adamw dog dowg momo momo_adam prodigy", RATE),
+    **_rows(optax.contrib, "step", "adopt cocob dadapt_adamw dog dowg momo momo_adam prodigy", RATE),
     **_rows(optimizer, "step", "muon sophia", RATE),
     "schedule_free": Entry(optimizer.schedule_free, "wrapper", needs=RATE),
     **_rows(optim, "wrapper", "sam asam gsam"),

@@ -510,7 +510,7 @@ def test_every_optimizer_learns(name):
 
 
 FROM_CONTRIB = (
-  *("acprop", "ademamix", "simplified_ademamix", "adopt", "madgrad", "cocob", "dadapt_adamw", "dog", "dowg"),
+  *("acprop", "ademamix", "simplified_ademamix", "adopt", "cocob", "dadapt_adamw", "dog", "dowg"),
   *("momo", "momo_adam", "prodigy", "muon", "sophia", "schedule_free"),
 )
 

@@ -528,7 +528,7 @@ OPTIONS: dict[str, Field] = {
   "optimizer.constraints.max_norm.limit": Field(allowed="(0, 1e6]"),
   "optimizer.constraints.min_max_norm.rate optimizer.constraints.*.ratio": Field(allowed="[0, 1]"),
   "optimizer.constraints.min_max_norm.*": Field(allowed="[0, 1e6]"),
-  "optimizer.exact_*.b[12] optimizer.exact_*.decay optimizer.adaptive.b[12]": Field(allowed="[0, 1]"),
+  "optimizer.exact_*.b[12] optimizer.adaptive.b[12]": Field(allowed="[0, 1]"),
   "optimizer.schedule_free.b1": Field(allowed="(0, 1)"),  # it divides by b1
   "optimizer.*.betas optimizer.*.beta3 optimizer.muon.beta optimizer.momo.beta": Field(allowed="[0, 1)"),
   "optimizer.sophia.gamma": Field(help="Factor of the Hessian's diagonal.", allowed="(0, 1e6]"),
