@@ -11,7 +11,7 @@ chosen among three, if there is one, from one seed, by the error on the validati
 trained in one program. Early stopping evaluates that split every second epoch. Ensembles have five members.
 The six methods for images without labels add 100 of the 58000 others to each batch. R-Drop, the Pi model and
 the mean teacher have dropout at a rate of 0.3. `flipped`: a fifth of the training labels is changed to
-another class, with six of the rows. `decay`: the kinds of weight decay, 7 minutes on 2 cores. DIR has the idx
+another class, with six of the rows. `decay`: the kinds of weight decay, 29 runs. DIR has the idx
 files.
 """
 
