@@ -48,7 +48,7 @@ def _decay(kind: str, *rates: float, **options: object) -> tuple[dict[str, objec
   return fields, {f"{decay}.rate": rates}
 
 
-# The kinds of weight decay, at rates that are equal at the largest learning rate, 1e-3.
+# The kinds of weight decay. Beside the gradient, their rates are equal at the largest learning rate, 1e-3.
 DECAYS = {
   "none": ({}, {}),
   "coupled": _decay("coupled", 1e-4, 1e-3, 1e-2),
