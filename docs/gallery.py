@@ -47,7 +47,9 @@ def _figures(page: Path, text: str) -> list[Figure]:
   for block in re.split(r"\n\s*\n", text):
     if figures := FIGURE.findall(block):
       own = [re.sub(r"\bNAME\b", name_of, each) for each in commands]
-      found += [Figure((page.parent / file).resolve(), seen, own, name) for seen, file in figures]
+      found += [
+        Figure((page.parent / file).resolve(), " ".join(seen.split()), own, name) for seen, file in figures
+      ]
     else:
       name_of = code[1] if (code := re.match(r"`(\w+)`", block)) else name_of
       commands = [
