@@ -40,7 +40,7 @@ def test_the_job_is_the_first_word():
 
 
 def test_a_job_is_given_once_and_spelled_right():
-  with pytest.raises(RunError, match=r"--config.job=train: the job is given already, compare"):
+  with pytest.raises(RunError, match=r"--config.job=train: the job is named already, compare"):
     cli.parse(["compare", "--config.job=train"], CONFIGS)
   with pytest.raises(RunError, match="unexpected argument 'compar'; did you mean compare"):
     cli.parse(["compar"], CONFIGS)

@@ -109,7 +109,7 @@ def _identity(key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 
 
 def _whitening(key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-  """Haar wavelets of brightness and of two opponent colours, each over its standard deviation.
+  """Returns Haar wavelets of brightness and of two opponent colours, each over its standard deviation.
 
   They are close to the principal components of patches, which the source computes. Its 5e-4 is added to the
   variances: the finest colours of photographs are mostly noise.

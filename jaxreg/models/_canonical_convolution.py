@@ -68,7 +68,7 @@ def _shape(*operands: Any, **window: Any) -> Any:
 
 
 def _to_images(cotangent: Array, lhs: Any, rhs: Array, **window: Any) -> Array:
-  """The transpose in the images: a convolution of the cotangent with the turned kernel."""
+  """Computes the transpose in the images: a convolution of the cotangent with the turned kernel."""
   padding = []
   for image, kernel, result, window_at in _axes(lhs.aval.shape, rhs.shape, cotangent.shape, window):
     low = kernel - window_at - 1
@@ -87,7 +87,7 @@ def _to_images(cotangent: Array, lhs: Any, rhs: Array, **window: Any) -> Array:
 
 
 def _to_kernel(cotangent: Array, lhs: Array, rhs: Any, **window: Any) -> Array:
-  """The transpose in the kernel: a convolution whose channels are the images of the batch."""
+  """Computes the transpose in the kernel: a convolution whose channels are the images of the batch."""
   padding = []
   for image, kernel, result, low in _axes(lhs.shape, rhs.aval.shape, cotangent.shape, window):
     padding.append((low, result - image + kernel - low - 1))
@@ -111,37 +111,37 @@ def _to_kernel(cotangent: Array, lhs: Array, rhs: Any, **window: Any) -> Array:
 def _to_kernel_by_onednn(
   cotangent: Array, lhs: Array, kernel: Sequence[int], padding: Any, window: Any
 ) -> Array:
-  """The same where up to 16 channels of the images lie side by side in a row, over which the dilation steps.
+  """Computes `_to_kernel` with up to 16 channels of the images side by side in a row.
 
   oneDNN takes long for few results in a row. Images of few channels are taken 16 at a time, as fit a cache;
   on several devices the slices would move them.
   """
   batch, height, width, channels = lhs.shape
-  beside = max(number for number in range(1, 17) if channels % number == 0)
+  together = max(number for number in range(1, 17) if channels % number == 0)
   strides = window["window_strides"]
   rows, (low, high) = padding
-  images = lhs.reshape(batch, height, width, -1, beside)
+  images = lhs.reshape(batch, height, width, -1, together)
   small = channels <= 64 and batch % 16 == 0 and batch <= 256 and jax.device_count() == 1
   parts = batch // 16 if small else 1
 
   def part(images: Array, cotangent: Array) -> Array:
     return canonical_convolution(
-      lax.transpose(images, (3, 1, 2, 4, 0)).reshape(-1, height, width * beside, len(images)),
+      lax.transpose(images, (3, 1, 2, 4, 0)).reshape(-1, height, width * together, len(images)),
       lax.transpose(cotangent, (1, 2, 0, 3)),
       (1, 1),
-      (rows, (low * beside, high * beside)),
+      (rows, (low * together, high * together)),
       (1, 1),
-      (strides[0], strides[1] * beside),
+      (strides[0], strides[1] * together),
       precision=window["precision"],
     )
 
   each = map(part, jnp.split(images, parts), jnp.split(cotangent, parts))
-  product = functools.reduce(jnp.add, each).reshape(-1, *kernel[:2], beside, kernel[3])
+  product = functools.reduce(jnp.add, each).reshape(-1, *kernel[:2], together, kernel[3])
   return lax.transpose(product, (1, 2, 0, 3, 4)).reshape(kernel)
 
 
 def _sharding(aval: Any, axes: tuple[int, ...]) -> NamedSharding | None:
-  """On an explicit mesh, a cotangent is divided as its primal is, here with its axes in another order."""
+  """Returns the sharding of a cotangent on an explicit mesh: its primal's, with the axes in another order."""
   mesh, spec = aval.sharding.mesh, aval.sharding.spec
   return NamedSharding(mesh, PartitionSpec(*(spec[axis] for axis in axes))) if _is_explicit(aval) else None
 
@@ -151,7 +151,7 @@ def _is_explicit(aval: Any) -> bool:
 
 
 def _axes(images: Any, kernel: Any, results: Any, window: dict[str, Any]) -> Any:
-  """For each spatial axis the sizes with their dilation, and the padding before the image."""
+  """Returns for each spatial axis the sizes with their dilation, and the padding before the image."""
 
   def dilated(sizes, factors):
     return [(size - 1) * factor + 1 for size, factor in zip(sizes, factors)]
@@ -165,7 +165,7 @@ def _axes(images: Any, kernel: Any, results: Any, window: dict[str, Any]) -> Any
 
 
 def _batched(operands: Any, axes: Any, **window: Any) -> tuple[Array, int]:
-  """Under `vmap`: one convolution if only one operand has the axis, else JAX's form by groups."""
+  """Computes `vmap`: one convolution if only one operand has the axis, else JAX's form by groups."""
   (lhs, rhs), (of_lhs, of_rhs) = operands, axes
   if None not in axes or any(_is_explicit(jax.typeof(each)) for each in operands):
     return jax.vmap(functools.partial(_by_lax, **window), axes)(lhs, rhs), 0

@@ -143,7 +143,7 @@ def convolution(
   image_gradient = dilated if wide and strides == (1, 1) and no_larger(images, results) else plain
   mostly_zeros = of_lhs == of_rhs == (1, 1) and math.prod(images) > 1.5 * math.prod(results)
   if mostly_zeros and 0 < kernel[1] * results[1] <= 4 * images[1]:
-    # The plain gradient convolves images of which more than a third are zeros from dilation or padding. Here
+    # The plain gradient convolves images that are more than a third zeros, from dilation or padding. Here
     # the columns of the window are channels, so zeros come only between and around rows, and the columns are
     # sums of shifted images. That takes up to four times the memory of the images.
     def image_gradient(lhs: Array, rhs: Array) -> Array:
@@ -181,6 +181,6 @@ def convolution(
 
 @functools.cache
 def _has_avx2() -> bool:
-  """Whether the CPU has AVX2, as those with AVX-512 have; False where `/proc/cpuinfo` does not exist."""
+  """Tells whether the CPU has AVX2 (AVX-512 includes it); False without `/proc/cpuinfo`."""
   path = Path("/proc/cpuinfo")
   return path.exists() and "avx2" in path.read_text().split()

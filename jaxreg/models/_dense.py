@@ -29,7 +29,7 @@ class Dense(nn.Module):
   Attributes:
     features: number of units.
     kind: `weight_norm`, `spectral_norm`, `concrete_dropout` or `variational_dropout`.
-    initializer: `glorot`, `tutorial` or `lecun`; lengths start as those of the kernel.
+    initializer: `glorot`, `tutorial` or `lecun`; lengths start as the lengths of the kernel.
     num_steps: iterations of `spectral_norm` per step of training.
     initial_rate: initial rate of `concrete_dropout`, in (0, 1).
     initial_log_alpha: initial value of `log_alpha`.

@@ -31,7 +31,7 @@ _COUNTED_FROM_ZERO = (1,)  # groups of a name that count blocks; layers and conv
 
 
 def resnet_from_torch(tensors: Mapping[str, ArrayLike]) -> dict[str, Any]:
-  """The variables of `Classifier(ResNet(depth, stem="imagenet"), SoftmaxHead(classes))` from PyTorch's.
+  """Converts PyTorch's variables for `Classifier(ResNet(depth, stem="imagenet"), SoftmaxHead(classes))`.
 
   Takes torchvision's layout of ResNet-18 to -152, which timm's `resnet18` to `resnet152` share: kernels
   `[out, in, height, width]` become `[height, width, in, out]`, and BatchNorm's statistics `batch_stats`.
@@ -74,7 +74,7 @@ def resnet_from_torch(tensors: Mapping[str, ArrayLike]) -> dict[str, Any]:
 
 
 def _path(module: str, shortcut: int) -> str:
-  """Our name of a module; empty if there is none."""
+  """Returns our name of a module; empty if there is none."""
   for pattern, path in _MODULES.items():
     if match := re.fullmatch(pattern, module):
       numbers = (int(n) - (i not in _COUNTED_FROM_ZERO) for i, n in enumerate(match.groups()))

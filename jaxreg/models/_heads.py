@@ -54,7 +54,7 @@ class AffineHead(nn.Module):
 
   `{"outputs": ()}` is one number an example, and `{"outputs": (), "log_vars": ()}` a mean and the logarithm
   of a variance, for `losses.gaussian_nll`. Two classifications are `{"digit": (10,), "parity": (2,)}`, for
-  `losses.multitask`. Logits beside `{"inputs": (28, 28, 1)}` add a generative term, `losses.reconstruction`,
+  `losses.multitask`. Logits with `{"inputs": (28, 28, 1)}` add a generative term, `losses.reconstruction`,
   which shares the backbone with the classifier and needs no labels.
 
   Attributes:

@@ -15,20 +15,24 @@ DROPOUTS = (*ON_UNITS, *ON_MAPS)
 def dropped(
   module: Any, x: Array, rate: float, *, train: bool, function: Callable[..., Array] | None = None
 ) -> Array:
-  """`noise.dropout` or another `function` of `x` in training; a rate of 0 draws nothing."""
+  """Applies `noise.dropout` or another `function` to `x` in training; a rate of 0 draws nothing."""
   if not (train and rate):
     return x
   return (function or noise.dropout)(module.make_rng("dropout"), x, rate=rate)
 
 
 def make_drop(module: Any) -> Callable[[Key, Array], Array]:
-  """The noise `(key, x) -> x` of the fields `dropout`, `dropout_rate` and `block_size`."""
+  """Builds the noise `(key, x) -> x` from the fields `dropout`, `dropout_rate` and `block_size`."""
   function = partial(getattr(noise, module.dropout), rate=module.dropout_rate)
   if module.dropout == "spatial_dropout":
     return partial(function, num_spatial=2)
   if module.dropout == "drop_block":
-    # A square is no larger than the map.
-    return lambda key, x: function(key, x, block_size=min(module.block_size, *x.shape[-3:-1]))
+
+    def drop(key: Key, x: Array) -> Array:
+      # A block is at most as large as the map.
+      return function(key, x, block_size=min(module.block_size, *x.shape[-3:-1]))
+
+    return drop
   return function
 
 

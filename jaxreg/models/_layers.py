@@ -13,7 +13,7 @@ Conv = functools.partial(nn.Conv, conv_general_dilated=convolution)
 
 
 def flatten(x: Array) -> Array:
-  """`[batch, ...] -> [batch, features]`."""
+  """Reshapes `[batch, ...]` to `[batch, features]`."""
   return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # with no examples, the size of -1 is undefined
 
 

@@ -65,5 +65,5 @@ class TutorialCNN(nn.Module):
 
 
 def _conv_5x5(x: Array, channels: int, *, padding: str, initializer: str) -> Array:
-  """A 5x5 convolution, rectified and max-pooled, inside a compact module."""
+  """Applies a 5x5 convolution, rectified and max-pooled, inside a compact module."""
   return max_pool(nn.relu(Conv(channels, (5, 5), padding=padding, **initializers(initializer))(x)))

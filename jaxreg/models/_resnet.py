@@ -187,7 +187,7 @@ def _apply(
   stem: str = "cifar",
   **options: Any,
 ) -> Array:
-  """The stem, the stages of `blocks`, each twice as wide as the one before, and the mean over positions."""
+  """Applies the stem, the stages of `blocks`, each twice as wide as the last, and averages over positions."""
   check_images(x, type(module).__name__)
   check_count(module.width, "width")
   check_choice(module.dropout, "dropout", DROPOUTS)

@@ -119,7 +119,7 @@ def _tanh(weights: Any, x: Array, read: Array, state: Array) -> Array:
 
 
 def _gru(weights: Any, x: Array, read: Array, state: Array) -> Array:
-  """`(1 - z) n + z h` with the update gate `z`; the reset gate multiplies the state's contribution to `n`."""
+  """Computes `(1 - z) n + z h` with update gate `z`; the reset gate multiplies the state's part in `n`."""
   of_input = jnp.split(_affine(weights["input"], x), 3, axis=-1)
   of_state = jnp.split(read @ weights["recurrent"]["kernel"], 3, axis=-1)
   reset, update = (nn.sigmoid(a + b) for a, b in zip(of_input[:2], of_state[:2]))

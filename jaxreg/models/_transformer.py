@@ -186,5 +186,5 @@ def _dense(features: int, name: str, *, use_bias: bool = True) -> nn.Dense:
 
 
 def _not_padding(tokens: Array) -> Array:
-  """The mask of visible keys: `[batch, length]` to `[batch, heads=1, queries=1, keys]`."""
+  """Builds the mask of visible keys: `[batch, length]` to `[batch, heads=1, queries=1, keys]`."""
   return (tokens != PAD)[:, None, None, :]

@@ -72,7 +72,7 @@ def drop_block(
 
 
 def _mask(key: Key, shape: tuple[int, ...], rate: ArrayLike, block: tuple[int, int]) -> Array:
-  """The kept entries: `[..., height, width, channels]`, bool, true with probability `1 - rate`."""
+  """Draws the kept entries: `[..., height, width, channels]`, bool, true with probability `1 - rate`."""
   *leading, height, width, channels = shape
   # This is 1 - gamma, so that a block of one entry gives `dropout_mask`.
   absent = jnp.exp(jnp.log1p(-jnp.asarray(rate, jnp.float32)) / (block[0] * block[1]))
@@ -86,7 +86,7 @@ def _mask(key: Key, shape: tuple[int, ...], rate: ArrayLike, block: tuple[int, i
 def _check_block(
   rate: ArrayLike, block_size: int | tuple[int, int], shape: tuple[int, ...]
 ) -> tuple[int, int]:
-  """Height and width of a block."""
+  """Checks a block's size and returns its height and width."""
   check_option(rate, "rate", (), low=0, high=1)
   block = block_size if isinstance(block_size, tuple) else (block_size, block_size)
   for size in block:

@@ -65,6 +65,6 @@ def dropout_mask(key: Key, shape: tuple[int, ...], *, rate: ArrayLike, like: Arr
 
 
 def shared_shape(x: Array, shared_axes: tuple[int, ...]) -> tuple[int, ...]:
-  """The shape of one draw for `x`, with size 1 along `shared_axes`."""
+  """Returns the shape of one draw for `x`, with size 1 along `shared_axes`."""
   shared = check_axes(shared_axes, "shared_axes", x.ndim)
   return tuple(1 if axis in shared else n for axis, n in enumerate(x.shape))

@@ -99,7 +99,7 @@ def rnn_weight_noise(
 
 
 def _accumulate(key: Key, total: Array, std: ArrayLike, kind: Kind, cumulative: bool) -> Array:
-  """The whole deviation; for a product of factors the product minus 1, so that 0 means no noise for both."""
+  """Accumulates the deviation; for factors it is their product minus 1, so that 0 always means no noise."""
   noise = drawn_like(total, jax.random.normal, key, total.shape, dtype=total.dtype)
   delta = jnp.asarray(std, total.dtype) * noise
   if not cumulative:

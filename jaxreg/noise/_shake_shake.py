@@ -119,7 +119,7 @@ def shake_drop(
 
 @jax.custom_jvp
 def _scaled(x: Array, forward: Array, backward: Array) -> Array:
-  """`forward * x` with derivative `backward`; a JVP rule, so that both modes of differentiation work."""
+  """Computes `forward * x` with derivative `backward`; a JVP rule serves both modes of differentiation."""
   del backward
   return forward * x
 

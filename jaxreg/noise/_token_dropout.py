@@ -58,7 +58,7 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
 
 
 def _indices(key: Key, shape: tuple[int, ...], num_kept: int, num_prefix: int) -> Array:
-  """The tokens to keep, increasing: `[..., num_prefix + num_kept]` for the shape `[..., tokens]`."""
+  """Draws the tokens to keep, increasing: `[..., num_prefix + num_kept]` for the shape `[..., tokens]`."""
   *leading, tokens = shape
   noise = jax.random.uniform(check_key(key), (*leading, tokens - num_prefix))
   chosen = jnp.sort(jnp.argsort(noise, axis=-1)[..., :num_kept].astype(jnp.int32), axis=-1) + num_prefix

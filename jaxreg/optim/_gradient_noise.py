@@ -61,7 +61,7 @@ def gradient_noise(
       raise ValueError("key must be given to gradient_noise or to update")
     # Keys are stored as plain numbers, so that `optax.MultiSteps` can select between them.
     key = jax.random.wrap_key_data(state.rng_key, impl=impl) if own else check_key(key)
-    # None is no leaf: counters and other integers get no noise.
+    # None is not a leaf: counters and other integers get no noise.
     floats = jax.tree.map(
       lambda g: wide(g) if jnp.issubdtype(jnp.result_type(g), jnp.floating) else None, updates
     )

@@ -99,7 +99,11 @@ def _dense(dense: Any) -> Solve:
       flat, unravel = ravel_pytree(updates)
       return unravel(_solve(factor, flat))
 
-    return lambda updates, params, **extra_args: partitioned(on_flat, updates, factor, like=updates)
+    def on_all(updates: Any, params: Any, **extra_args: Any) -> Any:
+      del params, extra_args
+      return partitioned(on_flat, updates, factor, like=updates)
+
+    return on_all
   factors = jax.tree.map(_factor, dense)
 
   def by_leaf(updates: Any, params: Any, **extra_args: Any) -> Any:
@@ -146,6 +150,6 @@ def _diagonal(diagonal: Any) -> Solve:
 
 
 def quotient(g: Array, by: Any) -> Array:
-  """`g / by`; entries where the metric `by` is 0 do not move, and NaN in the metric gives NaN."""
+  """Computes `g / by`; entries where the metric `by` is 0 do not move, and NaN in it gives NaN."""
   by = jnp.asarray(by, g.dtype)
   return jnp.where(by <= 0, 0, g / jnp.where(by <= 0, 1, by))

@@ -15,7 +15,7 @@ from jaxreg.typing import Mask, Params
 
 
 def part(tree: Any, like: Any) -> Any:
-  """The part of `tree` that `like` shows: a leaf that is masked in `like` is masked in the result."""
+  """Returns the part of `tree` that `like` shows: a leaf that is masked in `like` is masked in the result."""
   return jax.tree.map(lambda to, x: to if _is_masked(to) else x, like, tree, is_leaf=_is_masked)
 
 

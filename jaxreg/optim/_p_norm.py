@@ -67,7 +67,7 @@ def p_norm_sgd(
 
 
 def _within(x: Array, like: Array) -> Array:
-  """`x` clipped to the finite range of the dtype of `like`, if that is floating."""
+  """Clips `x` to the finite range of the dtype of `like`, if that is floating."""
   if not jnp.issubdtype(jnp.result_type(like), jnp.floating):
     return x
   largest = float(jnp.finfo(jnp.result_type(like)).max)

@@ -22,7 +22,7 @@ Apply = Callable[[Params, Array], Any]
 
 
 def path_kappa(apply_fn: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Params:
-  """The diagonal of the path metric, a tree like `params`: 0 for dead edges."""
+  """Computes the diagonal of the path metric, a tree like `params`: 0 for dead edges."""
   sums = jax.grad(lambda v: _path_sum(apply_fn, v, input_shape))(_powers(params, p))
   return jax.tree.map(lambda s: _power(_power(s, p, inverse=True), 2), sums)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -92,16 +93,17 @@ def reparameterize(
 
 
 def linear_maps(matrix: Array) -> tuple[Map, Map]:
-  """`y -> A y` over all parameters at once, and its inverse."""
+  """Builds `y -> A y` over all parameters at once, and its inverse."""
+  inverse = functools.partial(_on_flat, lu_solve, lu_factor(matrix))
+  return functools.partial(_on_flat, jnp.matmul, matrix), inverse
 
-  def on_flat(function: Callable[[Any, Array], Array], factors: Any) -> Map:
-    def run(tree: Params, factors: Any) -> Params:
-      flat, unravel = ravel_pytree(tree)
-      return unravel(function(factors, flat).astype(flat.dtype))
 
-    return lambda tree: partitioned(run, tree, factors, like=tree)
+def _on_flat(function: Callable[[Any, Array], Array], factors: Any, tree: Params) -> Params:
+  def run(tree: Params, factors: Any) -> Params:
+    flat, unravel = ravel_pytree(tree)
+    return unravel(function(factors, flat).astype(flat.dtype))
 
-  return on_flat(jnp.matmul, matrix), on_flat(lu_solve, lu_factor(matrix))
+  return partitioned(run, tree, factors, like=tree)
 
 
 def _transposed(forward: Map, gradient: Params) -> Params:

@@ -124,7 +124,7 @@ def check_whole_batch(remedy: str) -> None:
 
 
 def gradient_at(direction: Any, updates: Any, params: Params, grad_fn: GradFn, rho: ArrayLike) -> Any:
-  """The gradient at `params + rho * direction`, in the dtypes of the updates."""
+  """Computes the gradient at `params + rho * direction`, in the dtypes of the updates."""
   # The point is not rounded to the parameters' dtypes, which could erase the perturbation.
   top = on_floating(lambda w, u: (wide(w) + rho * u).astype(u.dtype), params, direction)
   return as_updates(part(grad_fn(top), updates), updates)

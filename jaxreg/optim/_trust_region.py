@@ -87,7 +87,7 @@ def unit_steps(
   denominator_decay: ArrayLike | None,
   debias: bool,
 ) -> optax.GradientTransformationExtraArgs:
-  """The direction of `trust_region`, uphill."""
+  """Computes the direction of `trust_region`, uphill."""
   check_choice(blocks, "blocks", BLOCKS)
   check_choice(norm, "norm", NORMS)
   check_decay(numerator_decay, "numerator_decay", debias)
@@ -124,7 +124,7 @@ def unit_steps(
 
 
 def steepest(grads: Any, blocks: str, norm: str) -> Any:
-  """The direction of steepest ascent in each block."""
+  """Computes the direction of steepest ascent in each block."""
   if norm == "linf":
     return jax.tree.map(jnp.sign, grads)
   largest = _over_blocks(jnp.max, jax.tree.map(jnp.abs, grads), blocks)
@@ -139,7 +139,7 @@ def steepest(grads: Any, blocks: str, norm: str) -> Any:
 
 
 def block_norms(grads: Any, blocks: str) -> Any:
-  """Euclidean norms of the blocks, which broadcast to the leaves."""
+  """Computes Euclidean norms of the blocks, which broadcast to the leaves."""
   if blocks == "element":
     return jax.tree.map(jnp.abs, grads)
   largest = _over_blocks(jnp.max, jax.tree.map(jnp.abs, grads), blocks)
@@ -197,7 +197,7 @@ def _axes(tree: Any, blocks: str) -> list[tuple[int, ...]]:
 
 
 def _divide(x: Array, by: Array) -> Array:
-  """`x / by`, and 0 where `by` is 0; NaN stays NaN."""
+  """Computes `x / by`, and 0 where `by` is 0; NaN stays NaN."""
   return jnp.where(by == 0, 0, x / jnp.where(by == 0, 1, by)).astype(x.dtype)
 
 

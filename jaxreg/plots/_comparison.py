@@ -15,7 +15,7 @@ from jaxreg._paper_names import paper_name
 COLORS = ("tab:gray", "tab:blue")  # of the reference, and of the other rows
 FAR = 5.0  # a row is far above if it ends this many widths of the others from their start
 FAR_ALONE = 2.5  # the same, for the last eighth of many rows
-MANY = 24  # from this many rows on, each gets less room, so that all fit on a screen
+MANY = 24  # from this many rows on, each row is lower, so that all fit on a screen
 
 
 def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str = "") -> Figure:
@@ -82,7 +82,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
 
 
 def _limits(ends: np.ndarray, most: float) -> tuple[float, float]:
-  """The limits of an axis over all intervals; rows far above are left out if fewer than half are far."""
+  """Computes an axis's limits over all intervals, without rows far above if they are fewer than half."""
   lows, highs = ends[np.isfinite(ends).all(axis=1)].T
   if not len(highs):
     return 0.0, 1.0

@@ -16,7 +16,7 @@ def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "
   Args:
     densities: by label, results of `flatness.spectral_density`: triples of the eigenvalues, the density and
       its standard error, each `[points]`.
-    floor: the least density that is drawn, as a part of the largest.
+    floor: the lowest density that is drawn, as a fraction of the highest.
 
   References:
     Ghorbani, Krishnan and Xiao, `An Investigation into Neural Net Optimization via Hessian Eigenvalue

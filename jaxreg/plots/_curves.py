@@ -18,7 +18,7 @@ from jaxreg._figures import (
   verbatim,
 )
 from jaxreg._paper_names import paper_name
-from jaxreg.plots._lines import Records, averages, line, masked, note_averages, of_numbers, read, stars
+from jaxreg.plots._lines import Records, averages, has_numbers, line, masked, note_averages, read, stars
 
 # sigmoid(a) for a = 1 + exp(-a): KL and entropy balance there if the posterior drops all other classes.
 EQUILIBRIUM = 0.782188
@@ -50,7 +50,7 @@ def curves(records: Records, *, title: str = "") -> Figure:
   train: dict[str, Any] = {"label": "train", "color": "tab:blue", "linewidth": 1}
   val: dict[str, Any] = {"label": "val", "color": "tab:orange"}
   sampled: dict[str, Any] = {"label": "train (sampled mask)"} if masked(records) else {}
-  if of_numbers(records):
+  if has_numbers(records):
     names = "root mean squared error", "mean absolute error"
     blocks = [
       line(left, records, "val/rmse", **val),
@@ -198,7 +198,7 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
     raise ValueError("runs must have at least one entry, got none")
   figure = new_figure(WIDTH, 7.5, title)
   upper, lower = figure.subplots(2, 1)
-  numbers = any(map(of_numbers, runs.values()))
+  numbers = any(map(has_numbers, runs.values()))
   both, alone, convert = ("mae", "rmse", np.asarray) if numbers else ("nll", "error", _percent)
   blocks = []
   for color, (label, records) in zip(colors(len(runs)), runs.items(), strict=True):

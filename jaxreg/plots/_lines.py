@@ -30,21 +30,21 @@ class Series(NamedTuple):
 
 def read(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
   """Returns epochs and values of the records that have `name`; null reads as NaN."""
-  found = [(i, record) for i, record in enumerate(records) if name in record]
-  for i, record in found:
+  named = [(i, record) for i, record in enumerate(records) if name in record]
+  for i, record in named:
     if "epoch" not in record:
       raise ValueError(f"every record with {name} must have an epoch, got record {i} with {sorted(record)}")
-  epochs = np.array([record["epoch"] for _, record in found], dtype=float)
-  return epochs, np.array([record[name] for _, record in found], dtype=float)
+  epochs = np.array([record["epoch"] for _, record in named], dtype=float)
+  return epochs, np.array([record[name] for _, record in named], dtype=float)
 
 
-def of_numbers(records: Records) -> bool:
-  """Whether the labels are numbers, so that the records have RMSE and MAE in place of NLL and error."""
+def has_numbers(records: Records) -> bool:
+  """Tells whether the labels are numbers, so that the records have RMSE and MAE in place of NLL and error."""
   return any("val/rmse" in record for record in records)
 
 
 def masked(records: Records) -> bool:
-  """Whether `train/nll` is DropMax's, under sampled masks, which always keep the target."""
+  """Tells whether `train/nll` is DropMax's, under sampled masks, which always keep the target."""
   return any("train/neg_entropy" in record for record in records)
 
 

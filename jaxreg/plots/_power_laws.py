@@ -57,9 +57,9 @@ def power_laws(panels: Panels, *, xlabel: str, ylabel: str, title: str = "") -> 
     if axis.lines:
       axis.set(xscale="log", yscale="log")
       mark = Line2D([], [], color=GREY, linestyle="", marker=".", label="one direction;\ndashes: the fit")
-      # Beside the axis: on it, six lines of labels would hide the clouds.
-      beside: Any = {"handles": [*axis.get_legend_handles_labels()[0], mark], "loc": "center left"}
-      axis.legend(bbox_to_anchor=(1, 0.5), fontsize="small", frameon=False, **beside)
+      # Right of the axis: on it, six lines of labels would hide the clouds.
+      place: Any = {"handles": [*axis.get_legend_handles_labels()[0], mark], "loc": "center left"}
+      axis.legend(bbox_to_anchor=(1, 0.5), fontsize="small", frameon=False, **place)
     else:
       axis.text(0.5, 0.5, "no finite values", ha="center", transform=axis.transAxes)
     tidy(axis, verbatim(name))
@@ -84,7 +84,7 @@ def _line(fit: Any, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decided(fit: Any) -> bool:
-  """Whether a fit has a result: a 95 % interval no wider than 4, and no slope steeper than 20."""
+  """Tells whether a fit has a result: a 95 % interval no wider than 4, and no slope steeper than 20."""
   if hasattr(fit, "slopes"):
     return bool((np.abs(np.asarray(fit.slopes, float)) <= STEEPEST).all())
   low, high = (float(end) for end in fit.slope_interval)

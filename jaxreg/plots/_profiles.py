@@ -31,7 +31,7 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
     if values.ndim != 2 or values.shape[1:] != alphas.shape:
       raise ValueError(f"{label} must be [directions, {len(alphas)}], got {values.shape}")
     mean, spread = values.mean(axis=0), values.std(axis=0)
-    # On the log scale, a band that reaches below 0 ends at the least value.
+    # On the log scale, a band that reaches below 0 ends at the minimum.
     least = np.minimum(mean, np.maximum(mean - spread, values.min(axis=0)))
     for axis, low in zip(axes, (mean - spread, least), strict=True):
       axis.plot(alphas, values.T, color=f"C{number}", linewidth=0.5, alpha=0.3)

@@ -45,7 +45,7 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
     label = f"{verbatim(paper_name(label))}, ECE {100 * error:.2f} %"
     dots: Any = {"color": color, "markersize": 4, "clip_on": False}  # an accuracy of 0 or 1 is on the edge
     upper.plot(mean, np.where(enough, accuracy, np.nan), "o-", label=label, **dots)
-    if not enough.all():  # an empty line that is not clipped would take the axes' room
+    if not enough.all():  # an empty line that is not clipped would take space from the axes
       upper.plot(mean[~enough], accuracy[~enough], "o", fillstyle="none", **dots)
     low, high = wilson(correct[some], count[some])
     upper.vlines(mean, low, high, color=color, linewidth=0.8, alpha=0.6)

@@ -82,7 +82,7 @@ def retain_maps(
 
 
 def _easiest(labels: np.ndarray, log_probs: np.ndarray, right: np.ndarray, rows: int) -> np.ndarray:
-  """The most confident right example of each class, or of the most confident classes, in class order."""
+  """Finds the most confident right example of each class, or of the most confident classes, by class."""
   places = np.flatnonzero(right)
   places = places[np.argsort(-log_probs[places, labels[places]], kind="stable")]
   _, first = np.unique(labels[places], return_index=True)
@@ -91,7 +91,7 @@ def _easiest(labels: np.ndarray, log_probs: np.ndarray, right: np.ndarray, rows:
 
 
 def _class_means(retain: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  """The mean of `retain` over each class's examples, `[classes, classes]`; NaN without examples."""
+  """Averages `retain` over each class's examples, `[classes, classes]`; NaN without examples."""
   sums = np.zeros((retain.shape[-1],) * 2)
   np.add.at(sums, labels, retain)
   counts = np.bincount(labels, minlength=len(sums))[:, None]

@@ -1,7 +1,7 @@
 """Report cards: calibration, robustness, uncertainty and curvature of one trained model on one page.
 
 `report(predict_fn, data, ...)`, which is also `jaxreg.report`, measures any model: a function, or predictions
-alone. `compare(cards, out=...)` puts several models and their seeds beside each other. Both need
+alone. `compare(cards, out=...)` puts several models and their seeds side by side. Both need
 `jaxreg[report]`.
 """
 

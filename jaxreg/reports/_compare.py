@@ -1,4 +1,4 @@
-"""Several models beside each other: what differs beyond chance, and all sections with one curve each."""
+"""Several models side by side: what differs beyond chance, and all sections with one curve each."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def compare(
   with Welch's degrees of freedom. If one model has one seed and the other several, the seeds of both count as
   varying alike, with the degrees of freedom of the several. With one seed each, the difference is that of
   these two networks, not of their methods. The first table of the page has the differences that remain after
-  Holm's correction at 5 %. Numbers that are not a mean or statistic of examples, such as those of `flatness`,
+  Holm's correction at 5 %. Numbers that are not a mean or statistic of examples, such as `flatness` has,
   are shown and not tested; so are numbers that are not finite.
 
   Args:
-    cards: by label, the folder that `report` wrote, or those of several seeds.
+    cards: by label, the folder that `report` wrote, or the folders of several seeds.
     out: the folder for `report.html`, `report.json` and the figures.
     title: of the page.
 
@@ -113,7 +113,7 @@ def compare(
 def _drawn(
   card: tuple[Table, Mapping[str, np.ndarray]], sizes: Mapping[str, int], weights: Callable[[int], np.ndarray]
 ) -> dict[str, np.ndarray]:
-  """By `SECTION/NAME` each number that can be paired: of all examples, and then of each resample."""
+  """Collects by `SECTION/NAME` the numbers that can be paired: for all examples, then for each resample."""
   table, arrays = card
   labels = arrays["model/labels"]
   statistics = over_resamples(arrays["model/predictions"], labels, table["levels"], weights(len(labels)))

@@ -24,7 +24,7 @@ PART = 0.2  # of the budget
 
 
 def flat(model: Model) -> Section:
-  """How fast the loss rises around the parameters: profile, sharpness, eigenvalues, trace and density."""
+  """Measures how fast the loss rises around the parameters: profile, sharpness, spectrum and trace."""
   if model.loss_fn is None or model.params is None:
     raise Unavailable("needs params, and loss_fn or a predict_fn of parameters")
   if model.train is None:
@@ -45,8 +45,10 @@ def flat(model: Model) -> Section:
   pairs = curvature.top_eigenpairs(key=keys[0], num_pairs=PAIRS)
   density = curvature.density(key=keys[2], num_samples=probes, num_steps=min(STEPS, curvature.like.size))
   direction = jax.jit(lambda key: flatness.filter_normalized_direction(key, params))
-  along = lambda key: flatness.loss_profile(loss_fn, params, direction(key), jnp.asarray(ALPHAS), batch)
-  profile = np.stack([along(key) for key in keys[3:]])
+  alphas = jnp.asarray(ALPHAS)
+  profile = np.stack(
+    [flatness.loss_profile(loss_fn, params, direction(key), alphas, batch) for key in keys[3:]]
+  )
   middle = profile[:, len(ALPHAS) // 2]
   rises = (profile[:, 0] + profile[:, -1]) / 2 - middle
   half = half_of(directions, rises.std(ddof=1) / np.sqrt(directions))
@@ -101,16 +103,16 @@ def half_of(samples: int, error: Any) -> float:
 
 
 def sharpnesses(loss_fn: LossFn, params: Params, batch: Batch) -> list[Array]:
-  """SAM's sharpness, and that in relative changes of the parameters: adaptive SAM's, free of their scales."""
+  """Computes the sharpness of SAM and of adaptive SAM, which does not depend on the parameters' scales."""
 
   def stretched(point: Params, batch: Batch, *, key: Key | None) -> Any:
     return loss_fn(jax.tree.map(lambda change, at, scale: at + scale * change, *point), batch, key=key)
 
-  # One program serves both: the scales are an argument that is no variable.
+  # One program serves both measures, because the scales are an argument that is never moved.
   as_loss: Any = stretched
-  full = lambda value: jax.tree.map(lambda x: jnp.full_like(x, value), params)
+  zeros, ones = jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.ones_like, params)
   chosen = tuple(jax.tree.map(lambda _, chosen=chosen: chosen, params) for chosen in (True, False, False))
   return [
-    flatness.sam_sharpness(as_loss, (full(0), params, scales), batch, rho=rho, mask=chosen)
-    for scales, rho in ((full(1), RHO), (params, ADAPTIVE_RHO))
+    flatness.sam_sharpness(as_loss, (zeros, params, scales), batch, rho=rho, mask=chosen)
+    for scales, rho in ((ones, RHO), (params, ADAPTIVE_RHO))
   ]

@@ -19,12 +19,12 @@ Figures = dict[str, Figure]
 
 
 def pooled(seeds: Sequence[Arrays], label: str = "") -> Arrays:
-  """The arrays of all seeds, one after another, by the model's label and their own name."""
+  """Concatenates the arrays of all seeds, by the model's label and their own name."""
   return {f"{label} {name}".lstrip(): np.concatenate([each[name] for each in seeds]) for name in seeds[0]}
 
 
 def lines(by_label: ByLabel, panels: Mapping[str, tuple[str, str]], *, columns: int = 2) -> Figure:
-  """Curves: the mean over the seeds, and a band from the least to the largest; a panel names both arrays."""
+  """Draws the mean over the seeds and a band from minimum to maximum; a panel names both arrays."""
   models, seeded = len(by_label) > 1, any(len(seeds) > 1 for seeds in by_label.values())
   rows = -(-len(panels) // columns)
   figure = new_figure(WIDTH, 2.3 * rows + 0.5 + 0.2 * (models or seeded), "")
@@ -50,7 +50,7 @@ def lines(by_label: ByLabel, panels: Mapping[str, tuple[str, str]], *, columns: 
 
 
 def histograms(by_label: Mapping[str, np.ndarray], xlabel: str, *, bins: Any = 30, title: str = "") -> Figure:
-  """The distribution of each array, as shares."""
+  """Draws the distribution of each array, as shares."""
   figure = new_figure(WIDTH, 3.2, title)
   axis = figure.subplots()
   some = {label: values for label, values in by_label.items() if len(values)}
@@ -65,17 +65,17 @@ def histograms(by_label: Mapping[str, np.ndarray], xlabel: str, *, bins: Any = 3
 
 
 def _for_each(by_label: ByLabel, draw: Callable[[Sequence[Arrays], str], Figures]) -> Figures:
-  """Figures of one model alone, for each model."""
-  found: Figures = {}
+  """Draws the figures of one model alone, for each model."""
+  figures: Figures = {}
   for label, seeds in by_label.items():
-    found |= {f"{name} {label}".rstrip(): figure for name, figure in draw(seeds, label).items()}
-  return found
+    figures |= {f"{name} {label}".rstrip(): figure for name, figure in draw(seeds, label).items()}
+  return figures
 
 
 def _errors(seeds: Sequence[Arrays], title: str) -> Figures:
   counts: Any = np.sum([arrays["confusion"] for arrays in seeds], axis=0)
-  found = {"confusion": new_figure(0.75 * WIDTH, 0.72 * WIDTH, title)}
-  axis: Any = found["confusion"].subplots()
+  figures = {"confusion": new_figure(0.75 * WIDTH, 0.72 * WIDTH, title)}
+  axis: Any = figures["confusion"].subplots()
   shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
   axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
   for (row, column), count in np.ndenumerate(counts if len(counts) <= 20 else np.zeros((0, 0))):
@@ -85,10 +85,10 @@ def _errors(seeds: Sequence[Arrays], title: str) -> Figures:
   axis.set(xlabel="answer", ylabel="true class")
   arrays = seeds[0]
   if not len(arrays.get("pictures", ())):
-    return found
+    return figures
   rows = -(-len(arrays["pictures"]) // 4)
-  found["mistakes"] = new_figure(WIDTH, 1.7 * rows, title)
-  axes: Any = found["mistakes"].subplots(rows, 4, squeeze=False).ravel()
+  figures["mistakes"] = new_figure(WIDTH, 1.7 * rows, title)
+  axes: Any = figures["mistakes"].subplots(rows, 4, squeeze=False).ravel()
   pictures = arrays["pictures"].astype(float)
   pictures = (pictures - pictures.min()) / max(np.ptp(pictures), 1e-12)
   for axis in axes:
@@ -96,7 +96,7 @@ def _errors(seeds: Sequence[Arrays], title: str) -> Figures:
   for axis, picture, *words in zip(axes, pictures, arrays["labels"], arrays["guessed"], arrays["sure"]):
     axis.imshow(picture if picture.shape[-1] == 3 else picture[..., 0], cmap="gray", vmin=0, vmax=1)
     axis.set_title("{} taken for {},\n{:.1%} sure".format(*words), fontsize="small")
-  return found
+  return figures
 
 
 def _calibration(by_label: ByLabel) -> Figures:
@@ -150,8 +150,8 @@ def _corruptions(by_label: ByLabel) -> Figures:
 def _residuals(seeds: Sequence[Arrays], title: str) -> Figures:
   arrays = seeds[0]
   levels: Any = arrays.get("levels", ())
-  given = arrays["targets"], arrays["outputs"], arrays.get("quantiles")
-  return {"predicted": plots.predicted(*given, levels=levels, title=title)}
+  predicted = arrays["targets"], arrays["outputs"], arrays.get("quantiles")
+  return {"predicted": plots.predicted(*predicted, levels=levels, title=title)}
 
 
 def _noise(by_label: ByLabel) -> Figures:

@@ -83,11 +83,11 @@ class Model:
     """The statistics of the shown predictions."""
     return self.bootstrapped(self.shown)
 
-  def bootstrapped(self, given: Predicted) -> dict[str, Number]:
-    return bootstrapped(*given, self.levels, resamples(self.seed, len(given.labels)))
+  def bootstrapped(self, predicted: Predicted) -> dict[str, Number]:
+    return bootstrapped(*predicted, self.levels, resamples(self.seed, len(predicted.labels)))
 
   def halves(self) -> tuple[Predicted, Predicted, str]:
-    """The shown and the held-out examples, and a remark if both are of the same data."""
+    """Returns the shown and the held-out examples, and a remark if both come from the same data."""
     if self.apart is not None:
       return self.shown, self.apart, ""
     rows = np.split(self.order, [len(self.order) // 2])
@@ -95,20 +95,20 @@ class Model:
     return shown, apart, " It was learned from one half of the data and measured on the other."
 
   def function(self) -> tuple[Predict, np.ndarray]:
-    """The function, and the inputs."""
+    """Returns the function and the inputs."""
     if self.predict is None or self.inputs is None:
       raise Unavailable("needs a function of the inputs, and the card has predictions alone")
     return self.predict, self.inputs
 
   def traced(self) -> tuple[Predict, np.ndarray]:
-    """The same, if JAX can trace it."""
-    found = self.function()
+    """Returns the function and the inputs, if JAX can trace the function."""
+    function = self.function()
     if not self._is_traced:
       raise Unavailable("needs a function that JAX can trace")
-    return found
+    return function
 
   def images(self) -> np.ndarray:
-    """The inputs as `[n, height, width, channels]`."""
+    """Returns the inputs as `[n, height, width, channels]`."""
     _, inputs = self.function()
     if inputs.ndim != 4:
       raise Unavailable(f"needs images [n, height, width, channels], got inputs {inputs.shape}")
@@ -129,7 +129,7 @@ class Model:
     return jax.jit(predict) if self._is_traced else predict
 
   def run(self, inputs: np.ndarray) -> np.ndarray:
-    """The predictions for other inputs."""
+    """Predicts for other inputs."""
     return self.batched(lambda key, x: self._compiled(self.params, x, None), inputs)
 
   def batched(self, function: Callable[..., Any], *arrays: np.ndarray, stream: int = 0) -> Any:
@@ -141,10 +141,10 @@ class Model:
     return jax.tree.map(lambda *each: np.concatenate(each)[: len(arrays[0])], *parts)
 
   def range(self) -> tuple[float, float]:
-    """The least and the largest value of an input."""
+    """Returns the minimum and maximum of an input value."""
     _, inputs = self.function()
-    found = float(inputs.min()), float(inputs.max())
-    return self.value_range or ((0.0, 255.0) if inputs.dtype == np.uint8 else found)
+    ends = float(inputs.min()), float(inputs.max())
+    return self.value_range or ((0.0, 255.0) if inputs.dtype == np.uint8 else ends)
 
   @functools.cached_property
   def seconds(self) -> float:
@@ -157,7 +157,7 @@ class Model:
     return (time.perf_counter() - start) / BATCH
 
   def affordable(self, passes: float, part: float, most: int | None = None) -> int:
-    """How many examples a part of the budget pays for, if each costs so many predictions."""
+    """Counts the examples that a part of the budget pays for, at `passes` predictions per example."""
     most = len(self.shown.labels) if most is None else most
     number = 60 * self.minutes * part / (passes * max(self.seconds, 1e-9))
     # Powers of 2, so that two models of nearly the same speed have the same examples.
@@ -165,7 +165,7 @@ class Model:
 
 
 def losses_of(predictions: Array, labels: Any) -> Array:
-  """The negative log-likelihood of each label, or the squared error of each number."""
+  """Computes the negative log-likelihood of each label, or the squared error of each number."""
   labels = jnp.asarray(labels)
   if jnp.issubdtype(labels.dtype, jnp.integer):
     return -jnp.take_along_axis(predictions, labels[:, None], axis=-1)[:, 0]
@@ -178,9 +178,9 @@ def make_model(
   *,
   held_out: Mapping[str, Any] | None,
   params: Params,
-  **given: Any,
+  **fields: Any,
 ) -> Model:
-  """Checks what a caller gave, and predicts; the arguments are those of `report`."""
+  """Checks the arguments of `report`, and predicts."""
   labels, inputs = _labels(data, "data"), data.get("inputs")
   classes, predict, draws = labels.dtype.kind != "f", None, False
   if callable(predict_fn):
@@ -191,70 +191,75 @@ def make_model(
   if inputs is not None and len(inputs) != len(labels):
     raise ValueError(f"data['inputs'] must have {len(labels)} examples, as the labels, got {len(inputs)}")
   shown = Predicted(labels, labels)
-  bare = Model(shown=shown, inputs=inputs, predict=predict, params=params, draws=draws, **given)
+  bare = Model(shown=shown, inputs=inputs, predict=predict, params=params, draws=draws, **fields)
 
   def predicted(data: Mapping[str, Any], name: str, outputs: Any) -> Predicted:
     truth = _labels(data, name)
     if (truth.dtype.kind == "f") == classes:
       raise ValueError(f"{name}['labels'] must be of the kind of data's, {labels.dtype}, got {truth.dtype}")
-    found = bare.run(np.asarray(data["inputs"])) if predict else _as_predictions(np.asarray(outputs), classes)
-    return Predicted(check_predictions(found, truth, name, bare.levels), truth)
+    raw = bare.run(np.asarray(data["inputs"])) if predict else _as_predictions(np.asarray(outputs), classes)
+    return Predicted(check_predictions(raw, truth, name, bare.levels), truth)
 
   shown = predicted(data, "data", predict_fn)
   apart = None if held_out is None else predicted(held_out, "held_out", held_out.get("predictions"))
   loss_fn = bare.loss_fn
   if loss_fn is None and predict is not None and params is not None:
-    loss_fn = lambda params, batch, *, key: losses_of(
-      predict(params, batch["inputs"], key), batch["labels"]
-    ).mean()
+
+    def mean_loss(params: Params, batch: Any, *, key: Key | None) -> Any:
+      return losses_of(predict(params, batch["inputs"], key), batch["labels"]).mean()
+
+    loss_fn = mean_loss
+
   return dataclasses.replace(bare, shown=shown, apart=apart, loss_fn=loss_fn)
 
 
 def _as_predictions(outputs: Any, classes: bool) -> Any:
-  """Log-probabilities of what a model returns, which may also be logits; numbers as they are."""
+  """Converts a model's outputs, which may be logits, to log-probabilities; numbers stay as they are."""
   wide = outputs.astype(np.promote_types(outputs.dtype, np.float32))
-  found = jax.nn.log_softmax(wide, axis=-1) if classes else wide
-  return np.asarray(found) if isinstance(outputs, np.ndarray) else found
+  predictions = jax.nn.log_softmax(wide, axis=-1) if classes else wide
+  return np.asarray(predictions) if isinstance(outputs, np.ndarray) else predictions
 
 
 def _function(predict_fn: Callable[..., Any], params: Params, classes: bool) -> tuple[Predict, bool]:
-  """`(params, inputs, key) -> predictions`, and whether the key draws anything."""
+  """Returns `(params, inputs, key) -> predictions`, and whether the predictions depend on the key."""
   try:
     draws = "key" in inspect.signature(predict_fn).parameters
   except (TypeError, ValueError):
     draws = False
 
   def predict(params: Params, inputs: Any, key: Key | None) -> Any:
-    given = (inputs,) if params is None else (params, inputs)
-    return _as_predictions(predict_fn(*given, key=key) if draws else predict_fn(*given), classes)
+    args = (inputs,) if params is None else (params, inputs)
+    return _as_predictions(predict_fn(*args, key=key) if draws else predict_fn(*args), classes)
 
   return predict, draws
 
 
-def _labels(given: Mapping[str, Any], name: str) -> np.ndarray:
-  if not isinstance(given, Mapping) or "labels" not in given:
-    raise ValueError(f"{name} must be a mapping with 'labels', got {one_line(given)}")
-  labels = np.asarray(given["labels"])
+def _labels(data: Mapping[str, Any], name: str) -> np.ndarray:
+  if not isinstance(data, Mapping) or "labels" not in data:
+    raise ValueError(f"{name} must be a mapping with 'labels', got {one_line(data)}")
+  labels = np.asarray(data["labels"])
   if labels.ndim != 1 or labels.dtype.kind not in "iuf" or len(labels) < 4:
     got = f"got {labels.dtype} {labels.shape}"
     raise ValueError(f"{name}['labels'] must be classes or floating numbers [n], at least four, {got}")
   return labels
 
 
-def check_predictions(found: Any, labels: np.ndarray, name: str, levels: tuple[float, ...]) -> np.ndarray:
-  """Checks the shape of predictions; those of numbers become `[n, 1]`, `[n, 2]` or `[n, levels]`."""
+def check_predictions(
+  predictions: Any, labels: np.ndarray, name: str, levels: tuple[float, ...]
+) -> np.ndarray:
+  """Checks the shape of predictions; predicted numbers become `[n, 1]`, `[n, 2]` or `[n, levels]`."""
   number, classes = len(labels), labels.dtype.kind != "f"
   if classes:
-    fits, allowed = found.ndim == 2, f"[{number}, classes]"
+    fits, allowed = predictions.ndim == 2, f"[{number}, classes]"
   else:
-    found = found[:, None] if found.ndim == 1 else found
-    fits = found.ndim == 2 and found.shape[1] in ((len(levels),) if levels else (1, 2))
+    predictions = predictions[:, None] if predictions.ndim == 1 else predictions
+    fits = predictions.ndim == 2 and predictions.shape[1] in ((len(levels),) if levels else (1, 2))
     allowed = f"[{number}, {len(levels)}], as levels" if levels else f"[{number}] or [{number}, 2]"
-  if not fits or len(found) != number:
-    raise ValueError(f"the predictions of {name} must be {allowed}, got {found.shape}")
+  if not fits or len(predictions) != number:
+    raise ValueError(f"the predictions of {name} must be {allowed}, got {predictions.shape}")
   if classes:
-    check_log_probs(found, f"the predictions of {name}")
-    if labels.min() < 0 or labels.max() >= found.shape[1]:
+    check_log_probs(predictions, f"the predictions of {name}")
+    if labels.min() < 0 or labels.max() >= predictions.shape[1]:
       got = f"{labels.min()} to {labels.max()}"
-      raise ValueError(f"{name}['labels'] must lie in [0, {found.shape[1] - 1}], got {got}")
-  return found
+      raise ValueError(f"{name}['labels'] must lie in [0, {predictions.shape[1] - 1}], got {got}")
+  return predictions

@@ -102,7 +102,7 @@ def calibration_interval(
 ) -> tuple[float | None, float | None]:
   """Computes the interval of a calibration error, which is too large by chance, by inverting two tests.
 
-  A candidate has the gaps times a factor; its errors are those of these gaps with the noise of the bootstrap.
+  A candidate has the gaps times a factor; its errors are computed with the noise of the bootstrap.
   The interval has the candidates for which neither 2.5 % of the errors are as large as the observed error
   nor 2.5 % as small. It starts at 0 unless the error is larger than chance allows for a calibrated model,
   and always holds the observed error.
@@ -172,7 +172,7 @@ def passing(title: str, usual: Any, other: Any, seed: int) -> Number:
 
 
 def _placements(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
-  """For each score the share of the others that are smaller; equal ones count half."""
+  """Computes for each score the share of the others that are smaller; equal ones count half."""
   others = np.sort(others)
   return (np.searchsorted(others, scores) + np.searchsorted(others, scores, side="right")) / 2 / len(others)
 

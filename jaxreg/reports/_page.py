@@ -1,4 +1,4 @@
-"""The page of one card, or of several models beside each other: one HTML file that needs no network."""
+"""The page of one card, or of several models side by side: one HTML file that needs no network."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ GRID = np.linspace(0.01, 1, 100)  # coverages of a curve
 
 
 def errors(model: Model) -> Section:
-  """The error, the confusions, the worst classes, and the mistakes that the model is surest of."""
+  """Measures the error, the confusions, the worst classes, and the mistakes that the model is surest of."""
   log_probs, labels = model.shown
   guessed, classes, confidence = log_probs.argmax(axis=-1), log_probs.shape[-1], log_probs.max(axis=-1)
   wrong = guessed != labels
@@ -28,9 +28,9 @@ def errors(model: Model) -> Section:
   names = model.class_names or tuple(map(str, range(classes)))
   present = np.flatnonzero(confusion.sum(axis=1))
   recall = confusion.diagonal()[present] / confusion.sum(axis=1)[present]
-  found = {"error": share("error", wrong)}
+  numbers = {"error": share("error", wrong)}
   for number in present[np.argsort(recall, kind="stable")][:WORST]:
-    found[f"recall/{names[number]}"] = share(f"found of class {names[number]}", ~wrong[labels == number])
+    numbers[f"recall/{names[number]}"] = share(f"found of class {names[number]}", ~wrong[labels == number])
   arrays: dict[str, Any] = {"confusion": confusion}
   if model.inputs is not None and model.inputs.ndim == 4:
     surest = np.flatnonzero(wrong)
@@ -42,11 +42,11 @@ def errors(model: Model) -> Section:
     "by these examples, and their intervals do not allow for the choice. A mistake with a confidence near 1 "
     "is often a wrong label, or a kind of example that the training lacks."
   )
-  return Section(found, arrays, sentence, f"{len(labels)} predictions", "numpy", {"error": wrong})
+  return Section(numbers, arrays, sentence, f"{len(labels)} predictions", "numpy", {"error": wrong})
 
 
 def calibrated(model: Model) -> Section:
-  """Whether the confidence is the accuracy, and the temperature that mends it."""
+  """Compares the confidence with the accuracy, and finds the temperature that mends it."""
   shown, apart, remark = model.halves()
 
   @jax.jit
@@ -56,15 +56,15 @@ def calibrated(model: Model) -> Section:
 
   temperature, tempered = fitted(shown, apart)
   again = Predicted(np.asarray(tempered), shown.labels)
-  found = {name: model.statistics[name] for name in ("ece", "adaptive_ece", "nll", "brier")}
-  found["temperature"] = Number("temperature", float(temperature))
+  numbers = {name: model.statistics[name] for name in ("ece", "adaptive_ece", "nll", "brier")}
+  numbers["temperature"] = Number("temperature", float(temperature))
   statistics = model.bootstrapped(again)
   for name in ("ece", "nll"):
     title = f"{statistics[name].title} at the temperature"
-    found[f"tempered_{name}"] = statistics[name]._replace(title=title)
+    numbers[f"tempered_{name}"] = statistics[name]._replace(title=title)
   arrays: dict[str, Any] = {}
-  for name, given in {"": model.shown, "tempered_": again}.items():
-    bins = jax.jit(calibration.ece_bins)(*given)
+  for name, predicted in {"": model.shown, "tempered_": again}.items():
+    bins = jax.jit(calibration.ece_bins)(*predicted)
     arrays |= {f"{name}{part}": np.asarray(value) for part, value in bins._asdict().items()}
   sentence = (
     "Points below the diagonal are overconfident. A temperature above 1 makes the model less sure without "
@@ -72,14 +72,14 @@ def calibrated(model: Model) -> Section:
     f"starts at 0 if a calibrated model may have as much.{remark}"
   )
   function = "calibration.ece_bins, adaptive_bins, nll, brier, fit_temperature"
-  return Section(found, arrays, sentence, f"{len(model.shown.labels)} predictions", function)
+  return Section(numbers, arrays, sentence, f"{len(model.shown.labels)} predictions", function)
 
 
 def selective(model: Model) -> Section:
-  """The error of the answers that the model is surest of."""
-  found = {"aurc": model.statistics["aurc"]}
+  """Measures the error of the answers that the model is surest of."""
+  numbers = {"aurc": model.statistics["aurc"]}
   coverage, risk, _ = map(np.asarray, jax.jit(calibration.risk_coverage)(*model.shown))
-  found |= {name: each for name, each in model.statistics.items() if name.startswith("error_at_")}
+  numbers |= {name: each for name, each in model.statistics.items() if name.startswith("error_at_")}
   places = np.searchsorted(coverage, GRID - 1e-6).clip(max=len(risk) - 1)
   sentence = (
     "If the model may decline to answer, its error should fall with every example that it declines. A flat "
@@ -87,7 +87,7 @@ def selective(model: Model) -> Section:
   )
   arrays = {"coverage": GRID, "risk": risk[places]}
   return Section(
-    found, arrays, sentence, f"{len(model.shown.labels)} predictions", "calibration.risk_coverage"
+    numbers, arrays, sentence, f"{len(model.shown.labels)} predictions", "calibration.risk_coverage"
   )
 
 
@@ -100,14 +100,14 @@ def prediction_sets(model: Model) -> Section:
     "conformal": [plain(shown.predictions), plain(apart.predictions)],
     "aps": [adaptive(ours, shown.predictions), adaptive(theirs, apart.predictions)],
   }
-  found: dict[str, Number] = {}
+  numbers: dict[str, Number] = {}
   arrays: dict[str, Any] = {}
   each: dict[str, Any] = {}
   for (name, (mine, other)), title in zip(scores.items(), ("smallest sets", "adaptive sets"), strict=True):
     sets = np.asarray(calibration.conformal_sets(mine, other, apart.labels, alpha=model.alpha))
     hits, sizes = sets[np.arange(len(sets)), shown.labels], sets.sum(axis=-1)
-    found[f"{name}_coverage"] = share(f"{title}: with the label", hits)
-    found[f"{name}_size"] = mean(f"{title}: classes", sizes, resamples(model.seed, len(sizes)))
+    numbers[f"{name}_coverage"] = share(f"{title}: with the label", hits)
+    numbers[f"{name}_size"] = mean(f"{title}: classes", sizes, resamples(model.seed, len(sizes)))
     arrays[title] = sizes
     each |= {f"{name}_coverage": hits, f"{name}_size": sizes}
   sentence = (
@@ -116,11 +116,11 @@ def prediction_sets(model: Model) -> Section:
     f"{remark}"
   )
   function = "calibration.conformal_scores, aps_scores, conformal_sets"
-  return Section(found, arrays, sentence, f"{len(shown.labels)} predictions", function, each)
+  return Section(numbers, arrays, sentence, f"{len(shown.labels)} predictions", function, each)
 
 
 def interval_of(predictions: np.ndarray, model: Model) -> tuple[np.ndarray, np.ndarray]:
-  """The ends of the predicted interval: outer quantiles, a Gaussian's, or the prediction itself."""
+  """Returns the ends of the predicted interval: outer quantiles, a Gaussian's, or the prediction itself."""
   if model.levels:
     return predictions[:, 0], predictions[:, -1]
   variances = predictions[:, 1] if predictions.shape[1] == 2 else np.zeros(len(predictions))
@@ -135,12 +135,12 @@ def intervals(model: Model) -> Section:
   kinds = {"predicted": ours} if shown.predictions.shape[1] > 1 else {}
   ends = calibration.conformal_intervals(*ours, *theirs, apart.labels, alpha=model.alpha)
   kinds["conformal"] = np.asarray(ends[0]), np.asarray(ends[1])
-  found: dict[str, Number] = {}
+  numbers: dict[str, Number] = {}
   each: dict[str, Any] = {}
   for name, (low, high) in kinds.items():
     hits = (low <= shown.labels) & (shown.labels <= high)
-    found[f"{name}_coverage"] = share(f"{name} intervals: with the target", hits)
-    found[f"{name}_width"] = mean(f"{name} intervals: width", high - low, resamples(model.seed, len(low)))
+    numbers[f"{name}_coverage"] = share(f"{name} intervals: with the target", hits)
+    numbers[f"{name}_width"] = mean(f"{name} intervals: width", high - low, resamples(model.seed, len(low)))
     each |= {f"{name}_coverage": hits, f"{name}_width": high - low}
   order = np.argsort(point(shown.predictions, model.levels))
   low, high = kinds["conformal"]
@@ -150,22 +150,22 @@ def intervals(model: Model) -> Section:
     f"model needs a smaller width for it.{remark}"
   )
   function = "calibration.conformal_intervals"
-  return Section(found, arrays, sentence, f"{len(shown.labels)} predictions", function, each)
+  return Section(numbers, arrays, sentence, f"{len(shown.labels)} predictions", function, each)
 
 
 def residuals(model: Model) -> Section:
-  """Errors of predicted numbers, and the share of the targets below each predicted quantile."""
+  """Measures errors of predicted numbers, and the share of the targets below each predicted quantile."""
   predictions, labels = model.shown
   levels, outputs = model.levels, point(predictions, model.levels)
-  found = {**model.statistics}
+  numbers = {**model.statistics}
   arrays = {"targets": labels, "outputs": outputs}
   quantiles = predictions
   if not levels and predictions.shape[1] == 2:
     levels = (model.alpha / 2, 0.25, 0.5, 0.75, 1 - model.alpha / 2)
     quantiles = predictions[:, :1] + np.sqrt(predictions[:, 1:]) * ndtri(np.array(levels))
   for level, values in zip(levels, quantiles.T):
-    found[f"below/{level:.3g}"] = share(f"below the {level:.3g} quantile", labels <= values)
+    numbers[f"below/{level:.3g}"] = share(f"below the {level:.3g} quantile", labels <= values)
   if levels:
     arrays |= {"quantiles": quantiles, "levels": np.array(levels)}
   sentence = "Good predictions lie on the diagonal. The share below a predicted quantile is to be its level."
-  return Section(found, arrays, sentence, f"{len(labels)} predictions", "numpy")
+  return Section(numbers, arrays, sentence, f"{len(labels)} predictions", "numpy")

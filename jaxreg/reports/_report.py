@@ -84,12 +84,12 @@ def report(
     held_out: like `data`, for a temperature and conformal thresholds; with an array as `predict_fn`, it has
       `predictions`. By default half of `data`.
     train: a batch of the training for `loss_fn`; by default `data`.
-    others: inputs from elsewhere by name, for `ood`.
+    others: out-of-distribution inputs by name, for `ood`.
     title, class_names: for the page.
     alpha: how often a conformal set may miss the label.
     eps: radii of the attacks; by default from 0.01 to 0.2 of the range of the inputs.
     levels: of predicted quantiles, rising.
-    value_range: the least and largest value of an input; by default that of `data`, or 0 and 255 for uint8.
+    value_range: the minimum and maximum of an input; by default those of `data`, or 0 and 255 for uint8.
     channel_axis: of images, 1 for `[n, channels, height, width]`.
 
   Returns:

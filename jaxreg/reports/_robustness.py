@@ -27,7 +27,7 @@ CORRUPTIONS = ("noise", "rotation", "shift", "scale", "brightness", "contrast", 
 
 
 def _corrupted(name: str, key: Key, x: Array, s: Array, low: float, high: float) -> Array:
-  """Images with values from `low` to `high`, each changed by a draw up to the strength `s`, 1 to 5."""
+  """Corrupts images with values from `low` to `high`, each by a draw up to the strength `s`, 1 to 5."""
   batch, side = {"inputs": x}, min(x.shape[1:3])
 
   def pixels(part: float) -> Any:
@@ -47,7 +47,7 @@ def _corrupted(name: str, key: Key, x: Array, s: Array, low: float, high: float)
 
 
 def elsewhere(model: Model) -> Section:
-  """How well the confidence tells the data from inputs that are no such data."""
+  """Measures how well the confidence tells the data from out-of-distribution inputs."""
   _, inputs = model.function()
   rows = model.order[: model.affordable(3, 0.1)]
   sets = {"noise": noise_like(inputs[rows], *model.range())}
@@ -55,26 +55,26 @@ def elsewhere(model: Model) -> Section:
   if images.ndim == 4 and images.shape[1] == images.shape[2]:
     sets["rotated"] = np.moveaxis(rotated(images), -1, model.channel_axis)
   usual = model.shown.predictions[rows]
-  found: dict[str, Number] = {}
+  numbers: dict[str, Number] = {}
   doubt = jax.jit(error_log_odds)
   arrays = {"the data": np.exp(usual.max(axis=-1))}
   for name, other in {**sets, **model.others}.items():
     strange = model.run(other)
     arrays[name] = np.exp(strange.max(axis=-1))
     ours, theirs = (np.asarray(doubt(each)) for each in (usual, strange))
-    found[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
-    found[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs, model.seed)
+    numbers[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
+    numbers[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs, model.seed)
   sentence = (
     "The confidence as a detector; an AUROC of 50 % is guessing. The model should be less sure of an input "
     "that is none of its classes. The second number is the share of these that passes where 95 % of the data "
     "pass. Rotated images are turned by 90 degrees."
   )
   cost = f"{sum(map(len, arrays.values())) - len(usual)} predictions"
-  return Section(found, arrays, sentence, cost, "calibration.least_confidence, auroc, fpr_at_tpr")
+  return Section(numbers, arrays, sentence, cost, "calibration.least_confidence, auroc, fpr_at_tpr")
 
 
 def corruptions(model: Model) -> Section:
-  """The error on corrupted images, at five strengths of the library's own augmentations."""
+  """Measures the error on corrupted images, at five strengths of the library's own augmentations."""
   images, (low, high) = model.images(), model.range()
   passes = len(CORRUPTIONS) * len(STRENGTHS)
   rows = model.order[: model.affordable(passes, 0.25)]
@@ -85,8 +85,8 @@ def corruptions(model: Model) -> Section:
 
   @functools.partial(jax.jit, static_argnums=0)
   def changed(name: str, key: Key, x: Array, strength: Array) -> Array:
-    found = jnp.clip(_corrupted(name, key, jnp.asarray(x, jnp.float32), strength, low, high), low, high)
-    return (found.round() if images.dtype.kind in "iu" else found).astype(images.dtype)
+    changed = jnp.clip(_corrupted(name, key, jnp.asarray(x, jnp.float32), strength, low, high), low, high)
+    return (changed.round() if images.dtype.kind in "iu" else changed).astype(images.dtype)
 
   for number, name in enumerate(CORRUPTIONS, 2):
     wrong = [clean]
@@ -96,17 +96,17 @@ def corruptions(model: Model) -> Section:
       wrong.append(model.run(x).argmax(axis=-1) != labels)
     arrays[name], each[name] = np.mean(wrong, axis=1), np.mean(wrong[1:], axis=0)
   each = {"all": np.mean([*each.values()], axis=0), **each}
-  found = {name: share(f"mean error: {name}", x) for name, x in each.items()}
+  numbers = {name: share(f"mean error: {name}", x) for name, x in each.items()}
   sentence = (
     "Strength 0 is the data as it is. Each image draws its change up to the strength; two models see the "
     "same changed images. Where the error rises at once, the training had no variety."
   )
   cost = f"{passes * len(rows)} predictions on {len(rows)} examples"
-  return Section(found, arrays, sentence, cost, "augment, noise.gaussian_noise", each)
+  return Section(numbers, arrays, sentence, cost, "augment, noise.gaussian_noise", each)
 
 
 def attacked(model: Model) -> Section:
-  """The error under projected gradient ascent, and the loss of its steps."""
+  """Measures the error under projected gradient ascent, and the loss of its steps."""
   predict, inputs = model.traced()
   if inputs.dtype.kind != "f":
     raise Unavailable(f"needs floating inputs, got {inputs.dtype}")
@@ -118,27 +118,32 @@ def attacked(model: Model) -> Section:
 
   @jax.jit
   def attack(params: Any, key: Any, x: Any, y: Any, eps: Any, num_steps: Any) -> tuple[Any, ...]:
-    """Whether the answer is wrong, the loss, and whether the gradient at the data is 0."""
-    loss = lambda x: losses_of(predict(params, x, None), y)
+    """Returns whether the answer is wrong, the loss, and whether the gradient at the data is 0."""
+
+    def loss(x: Any) -> Any:
+      return losses_of(predict(params, x, None), y)
+
     rate = 2.5 * eps / STEPS[-1]
     moved = adversarial.pgd(key, loss, x, eps=eps, step_size=rate, num_steps=num_steps, clip=(low, high))
     silent = ~jnp.any(jax.grad(lambda x: loss(x).sum())(x) != 0, axis=tuple(range(1, x.ndim)))
     return predict(params, moved, None).argmax(axis=-1) != y, loss(moved), silent
 
   def on_all(eps: float, num_steps: int) -> list[np.ndarray]:
-    of_batch = lambda key, x, y: attack(model.params, key, x, y, eps, num_steps)
-    return model.batched(of_batch, inputs[rows], model.shown.labels[rows], stream=100)
+    def attack_batch(key: Any, x: Any, y: Any) -> tuple[Any, ...]:
+      return attack(model.params, key, x, y, eps, num_steps)
+
+    return model.batched(attack_batch, inputs[rows], model.shown.labels[rows], stream=100)
 
   attacks = [on_all(eps, STEPS[-1]) for eps in radii]
   # An attack that ends at a right answer has failed: the example is as wrong as it was.
   each = {f"eps {eps:.3g}": attack[0] | clean for eps, attack in zip(radii, attacks, strict=True)}
   # No step from a random point is the control.
   way = [on_all(radii[-1], steps) for steps in (0, *STEPS[:-1])] + attacks[-1:]
-  found = {"clean": share("error without attack", clean)}
-  found |= {name: share(f"error at {name}", wrong) for name, wrong in each.items()}
-  found["random"] = share(f"error at a random point, eps {radii[-1]:.3g}", way[0][0])
-  found["no_gradient"] = share("examples whose gradient is 0", way[0][2])
-  found["loss"] = mean(f"loss at eps {radii[-1]:.3g}", way[-1][1], resamples(model.seed, len(rows)))
+  numbers = {"clean": share("error without attack", clean)}
+  numbers |= {name: share(f"error at {name}", wrong) for name, wrong in each.items()}
+  numbers["random"] = share(f"error at a random point, eps {radii[-1]:.3g}", way[0][0])
+  numbers["no_gradient"] = share("examples whose gradient is 0", way[0][2])
+  numbers["loss"] = mean(f"loss at eps {radii[-1]:.3g}", way[-1][1], resamples(model.seed, len(rows)))
   arrays = {
     "eps": np.array([0.0, *radii]),
     "error": np.array([clean.mean(), *(wrong.mean() for wrong in each.values())]),
@@ -151,11 +156,11 @@ def attacked(model: Model) -> Section:
     "or a random point does as much harm, the gradient is masked, and the true error is higher."
   )
   cost = f"{passes * len(rows)} passes on {len(rows)} examples"
-  return Section(found, arrays, sentence, cost, "adversarial.pgd", each)
+  return Section(numbers, arrays, sentence, cost, "adversarial.pgd", each)
 
 
 def with_noise(model: Model) -> Section:
-  """The spread of the predictions under the model's own noise, as of MC dropout."""
+  """Measures the spread of the predictions under the model's own noise, such as MC dropout."""
   predict, inputs = model.traced()
   if not model.draws:
     raise Unavailable("needs a predict_fn that takes a key")
@@ -164,24 +169,24 @@ def with_noise(model: Model) -> Section:
 
   @jax.jit
   def draw(params: Any, key: Any, x: Any) -> tuple[Any, Any]:
-    found = ensembles.mc_predict(apply_fn, params, x, key=key, num_samples=DRAWS, chunk_size=1)
-    return found.mean_log_probs, found.mutual_information
+    drawn = ensembles.mc_predict(apply_fn, params, x, key=key, num_samples=DRAWS, chunk_size=1)
+    return drawn.mean_log_probs, drawn.mutual_information
 
   log_probs, spread = model.batched(lambda key, x: draw(model.params, key, x), inputs[rows], stream=200)
   if not spread.max() > 1e-6:
     raise Unavailable("the predictions are the same with every key")
   wrong, weights = log_probs.argmax(axis=-1) != labels, resamples(model.seed, len(rows))
   each = {"error": wrong, "nll": -log_probs[np.arange(len(rows)), labels], "disagreement": spread}
-  found = {
+  numbers = {
     "error": share("error of the mean of the draws", wrong),
     "nll": mean("NLL of the mean of the draws", each["nll"], weights),
     "disagreement": mean("disagreement of the draws, nats", spread, weights),
   }
   if 1 < wrong.sum() < len(wrong) - 1:
-    found["mistakes"] = ranked("AUROC of the disagreement for mistakes", spread[~wrong], spread[wrong])
+    numbers["mistakes"] = ranked("AUROC of the disagreement for mistakes", spread[~wrong], spread[wrong])
   sentence = (
     f"{DRAWS} draws of the model's noise for each example. Disagreement is the mutual information between "
     "the label and the draw; it should be larger where the mean is wrong."
   )
   arrays, cost = {"right": spread[~wrong], "wrong": spread[wrong]}, f"{DRAWS * len(rows)} predictions"
-  return Section(found, arrays, sentence, cost, "ensembles.mc_predict", each)
+  return Section(numbers, arrays, sentence, cost, "ensembles.mc_predict", each)

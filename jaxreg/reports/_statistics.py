@@ -17,7 +17,7 @@ from jaxreg.reports._numbers import Number, calibration_interval, mean, positive
 from jaxreg.typing import Array
 
 AT_ONCE = 20  # resamples that the compiled statistics take at once
-ANSWERED = (0.9, 0.8)  # shares of the examples of which the error is shown, the surest first
+ANSWERED = (0.9, 0.8)  # shares of the surest examples; the error of each share is shown
 GAPS = {"ece": calibration.ece_bins, "adaptive_ece": calibration.adaptive_bins}
 
 
@@ -146,16 +146,16 @@ def _value_and_ends(statistic: np.ndarray, size: int) -> tuple[float, float | No
 
 
 def point(predictions: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-  """The mean, or the quantile nearest the median, `[n]`."""
+  """Returns the mean, or the quantile nearest the median, `[n]`."""
   return predictions[:, int(np.abs(np.asarray(levels) - 0.5).argmin()) if levels else 0]
 
 
 def rotated(images: np.ndarray) -> np.ndarray:
-  """Images `[n, size, size, channels]`, turned by 90 degrees."""
+  """Turns images `[n, size, size, channels]` by 90 degrees."""
   return np.rot90(images, axes=(1, 2)).copy()
 
 
 def noise_like(inputs: np.ndarray, low: float, high: float) -> np.ndarray:
-  """Uniform noise between two values, of the shape and dtype of `inputs`."""
+  """Draws uniform noise between two values, of the shape and dtype of `inputs`."""
   drawn = np.random.default_rng(0).uniform(low, high, inputs.shape)
   return (drawn.round() if inputs.dtype.kind in "iu" else drawn).astype(inputs.dtype)

@@ -95,7 +95,7 @@ class Store:
     for name, entry in old["sections"].items():
       if entry["status"] == "done" and name not in damaged:
         self.table["sections"][name] = entry
-        self.arrays |= _of_section(name, stored)
+        self.arrays |= _section_arrays(name, stored)
     return not damaged
 
   def keep(self, name: str, section: Section, seconds: float) -> None:
@@ -171,16 +171,16 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _damaged(table: Table, arrays: Arrays) -> list[str]:
-  """Lists the sections whose arrays are not those of the table; `model` has the predictions and labels."""
+  """Lists the sections whose arrays differ from the table; `model` has the predictions and labels."""
   expected = {name: each["arrays"] for name, each in table["sections"].items() if each["status"] == "done"}
   damaged = [
-    name for name, checksum in expected.items() if fingerprint(_of_section(name, arrays)) != checksum
+    name for name, checksum in expected.items() if fingerprint(_section_arrays(name, arrays)) != checksum
   ]
   model = {name: x for name, x in arrays.items() if name.startswith(f"{MODEL}/")}
   return damaged + [MODEL] * (fingerprint(model) != table[MODEL])
 
 
-def _of_section(name: str, arrays: Arrays) -> dict[str, np.ndarray]:
+def _section_arrays(name: str, arrays: Arrays) -> dict[str, np.ndarray]:
   """Returns the arrays of a section."""
   return {key: x for key, x in arrays.items() if key.startswith((f"{name}/", f"each/{name}/"))}
 

@@ -126,7 +126,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   if "--list" in rest:
     return Call(text=list_files(configs))
   config, doc = load_file(path, configs)
-  if job not in (None, config.job):  # the config's own job is no override
+  if job not in (None, config.job):  # the config's own job is not an override
     texts["job"] = job
   overrides = override(config, texts)
   helps, rest = [each for each in rest if each in HELP], [each for each in rest if each not in HELP]
@@ -154,7 +154,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{help_lines(fields, shown)}\n")
   workdir = user_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if any("\ud800" <= letter <= "\udfff" for letter in str(absolute(workdir))):
-    raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
+    raise RunError(f"--workdir: {workdir} is not UTF-8 text, and no checkpoint can be saved there")
   if config.job in ("evaluate", "predict", "export", "report") and not has_config:
     from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 
@@ -183,7 +183,7 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
   if first == "compile":
     rest = [re.sub(r"^--topology\b", "--config.compile.topology", argument) for argument in rest]
   if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):
-    raise RunError(f"{twice}: the job is given already, {first}")
+    raise RunError(f"{twice}: the job is named already, {first}")
   return first, rest
 
 

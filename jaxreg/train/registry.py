@@ -148,24 +148,24 @@ class Kind:
     group: the group whose field names them.
     words: the kind in the words of a message.
     fits: whether an object of a user's own module is of this kind.
-    given: the arguments that the trainer gives to an object that has them.
+    supplied: the arguments that the trainer gives to an object that has them.
     hidden: arguments that are not options.
   """
 
   group: str
   words: str
   fits: Callable[[object], bool]
-  given: tuple[str, ...] = ()
+  supplied: tuple[str, ...] = ()
   hidden: tuple[str, ...] = ()
 
 
-def _takes(group: str, *first: str, given: tuple[str, ...] = (), hidden: tuple[str, ...] = ()) -> Kind:
+def _takes(group: str, *first: str, supplied: tuple[str, ...] = (), hidden: tuple[str, ...] = ()) -> Kind:
   """Returns the kind of the functions whose first parameters have these names."""
 
   def fits(thing: object) -> bool:
     return tuple(parameters(thing))[: len(first)] == first
 
-  return Kind(group, f"a function of ({', '.join(first)}, ...)", fits, given, hidden)
+  return Kind(group, f"a function of ({', '.join(first)}, ...)", fits, supplied, hidden)
 
 
 def _is_source(thing: object) -> bool:
@@ -198,7 +198,7 @@ LOSSES: dict[tuple[str, ...], Callable[..., Method]] = {
 # The first kind that fits an object counts.
 KINDS: dict[str, Kind] = {
   "source": Kind("data", "a function that says `-> jaxreg.train.Dataset`", _is_source),
-  "augmentation": _takes("augment", "key", "batch", given=(*IMAGES, *MIXES), hidden=("channel_axis",)),
+  "augmentation": _takes("augment", "key", "batch", supplied=(*IMAGES, *MIXES), hidden=("channel_axis",)),
   "backbone": Kind(
     "model",
     "a class of Linen, NNX or Equinox modules, or a jaxreg.train.Backbone",
@@ -210,11 +210,11 @@ KINDS: dict[str, Kind] = {
     "a jaxreg.train.Method, or a loss of (logits, labels, ...) or (outputs, targets, ...)",
     _is_method,
   ),
-  "penalty": _takes("regularizers", "params", given=("mask", "reference"), hidden=("axis",)),
+  "penalty": _takes("regularizers", "params", supplied=("mask", "reference"), hidden=("axis",)),
   "term": _takes("regularizers", "key", "view"),
-  "input_noise": _takes("noise", "key", "x", given=MASK, hidden=("shared_axes",)),
-  "params_noise": _takes("noise", "key", "params", given=MASK),
-  "label_noise": _takes("noise", "key", "labels", given=MIXES),
+  "input_noise": _takes("noise", "key", "x", supplied=MASK, hidden=("shared_axes",)),
+  "params_noise": _takes("noise", "key", "params", supplied=MASK),
+  "label_noise": _takes("noise", "key", "labels", supplied=MIXES),
   "wrapper": _takes("optimizer", "inner", hidden=_OPTIMIZERS),
   "step": Kind(
     "optimizer",
@@ -223,8 +223,8 @@ KINDS: dict[str, Kind] = {
     (*DECAYS, "max_learning_rate", "apply_fn", "input_shape", "num_examples", "prox"),
     _OPTIMIZERS,
   ),
-  "prox": _takes("optimizer.constraints", "params", "step", given=MASK, hidden=("axis", "step")),
-  "projection": _takes("optimizer.constraints", "params", given=MASK, hidden=("axis",)),
+  "prox": _takes("optimizer.constraints", "params", "step", supplied=MASK, hidden=("axis", "step")),
+  "projection": _takes("optimizer.constraints", "params", supplied=MASK, hidden=("axis",)),
 }
 
 
@@ -268,7 +268,7 @@ def infer(group: str, thing: object, name: str) -> Entry | None:
   if kind is None:
     return None
   names = parameters(thing.head if isinstance(thing, Method) else thing)
-  needs = tuple(name for name in KINDS[kind].given if name in names)
+  needs = tuple(name for name in KINDS[kind].supplied if name in names)
   if kind == "step" and not {"weight_decay", "mask"} <= names.keys():
     needs = tuple(name for name in needs if name not in ("weight_decay", "mask"))
   elif kind == "backbone":

@@ -53,7 +53,7 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
 
 
 def _goodput(workdir: Path) -> list[str]:
-  """Formats the share of the time in steps that count, and the largest lost times, if they are known."""
+  """Formats the share of the time in useful steps, and the largest lost times, if they are known."""
   results = read(workdir, "results.json") if (workdir / "results.json").is_file() else {}
   goodput = results.get("goodput")
   if goodput is None:
@@ -116,5 +116,5 @@ def _split_lines(results: Table, split: str) -> list[str]:
   for name in ("auroc", "average_precision", "f1", "tuned_f1"):
     if has(f"{name}_macro"):
       macro, micro = percent(f"{name}_macro"), percent(f"{name}_micro")
-      further.append(f"{metric(name).title}: {macro} in the mean of the labels, {micro} of all answers")
+      further.append(f"{metric(name).title}: {macro} as the mean over labels, {micro} over all answers")
   return [*lines, *(" " * 6 + line for line in further)]

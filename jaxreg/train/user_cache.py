@@ -13,9 +13,9 @@ import jax
 
 def user_cache() -> Path:
   """Returns jaxreg's folder in `$XDG_CACHE_HOME`, or in `~/.cache`."""
-  given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+  cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
   # A relative path is invalid by the XDG specification, and must be ignored.
-  return (given if given.is_absolute() else Path.home() / ".cache") / "jaxreg"
+  return (cache if cache.is_absolute() else Path.home() / ".cache") / "jaxreg"
 
 
 def keep_compiled_programs(kind: str = "compiled") -> None:
@@ -52,7 +52,7 @@ def keep_compiled_programs(kind: str = "compiled") -> None:
 
 
 def _no_file(folder: Path) -> Path | None:
-  """Returns an entry of a folder that is no file, such as a pipe, for which JAX would wait for ever."""
+  """Returns an entry of a folder that is not a file, such as a pipe, on which JAX would hang."""
   if not folder.is_dir():  # JAX makes it, or it is in a bucket
     return None
   with os.scandir(folder) as entries:
@@ -69,7 +69,7 @@ def _machine() -> str:
 
 
 def _instructions() -> bytes:
-  """Bytes that differ between processors that cannot run each other's programs."""
+  """Returns bytes that differ between processors that cannot run each other's programs."""
   try:
     lines = Path("/proc/cpuinfo").read_bytes().splitlines()
   except OSError:

@@ -299,7 +299,7 @@ def test_other_formats_are_refused(folder, form):
   file = folder / "train" / "cat" / "zzz.png"
   Image.fromarray(noise(0, 40, 40)).save(file, form)
   inputs = sources.image_folder(path=str(folder), val="val").train.inputs
-  fails(file, "it is no JPEG, PNG, GIF, BMP, WEBP, TIFF image", call=lambda: inputs.cut(20))
+  fails(file, "it is not a JPEG, PNG, GIF, BMP, WEBP, TIFF image", call=lambda: inputs.cut(20))
 
 
 def test_an_image_that_promises_too_many_pixels_is_refused(folder):
@@ -590,7 +590,7 @@ def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
   status, out, err = runs.run(arguments, tmp_path, optimised=False)
   assert (status, out) == (1, "")
   assert runs.own_lines(err) == [
-    f"run.py: error: {file} cannot be decoded (it is no JPEG, PNG, GIF, BMP, WEBP, "
+    f"run.py: error: {file} cannot be decoded (it is not a JPEG, PNG, GIF, BMP, WEBP, "
     "TIFF image); the job check-data finds all such images, and --config.data.skip_unreadable=True leaves "
     "them out"
   ]

@@ -675,7 +675,7 @@ def test_folders_that_cannot_hold_a_prepared_set_are_named(tmp_path, data_dir):
 def test_a_set_in_another_format_is_named(root):
   info = root / CIFAR10 / "dataset_info.json"
   info.write_text(info.read_text().replace("array_record", "tfrecord"))
-  fails("prepared as tfrecord", "prepared anew as array_record", data_dir=str(root), **SMALL)
+  fails("prepared as tfrecord", "prepared again as array_record", data_dir=str(root), **SMALL)
 
 
 class Uneven(tensorflow_datasets.core.GeneratorBasedBuilder, skip_registration=True):

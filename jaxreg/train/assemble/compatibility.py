@@ -1,5 +1,6 @@
-# pyright: reportUnknownMemberType=false
 """Checks of a configuration that need the data, the devices or the network."""
+
+# pyright: reportUnknownMemberType=false
 
 import math
 from collections.abc import Iterator, Mapping

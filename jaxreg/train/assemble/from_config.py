@@ -1,5 +1,6 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 import dataclasses
 import functools
@@ -358,7 +359,7 @@ def _class_weights(config: Config, data: DataSpec) -> Array | None:
   if scheme == "none":
     return None
   if not data.class_counts:
-    raise RunError("method.class_weights: needs one class an example, whose counts are known")
+    raise RunError("method.class_weights: needs single-label classes with known class counts")
   if 0 < limit < 1:
     raise RunError(f"method.class_weights_limit: must be 0 or at least 1, got {limit}")
   return losses.class_weights(np.asarray(data.class_counts), scheme=scheme, limit=limit or None)

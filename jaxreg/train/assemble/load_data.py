@@ -53,7 +53,7 @@ def used_part(config: Config, data: Dataset) -> Dataset:
     data = subset(data, Subset(**fields.subset))
   if fields.balanced and (not data.num_classes or data.train.labels.ndim > 1 or fields.bootstrap):
     raise RunError(
-      "data.balanced: needs one class an example and data.bootstrap=False, "
+      "data.balanced: needs one class per example and data.bootstrap=False, "
       f"got {data.train.labels_in_words} and data.bootstrap={fields.bootstrap}"
     )
   with _fields_of("data.flipped_labels"):

@@ -77,8 +77,8 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
 def peak_of(config: Config, replicas: Vmap | Loop) -> float:
   """Returns the peak of all devices in FLOP/s; 0 if it is not known."""
   devices = replicas.mesh.devices.ravel()
-  given = 1e12 * config.log.peak_teraflops
-  return len(devices) * (given or peak_flops(devices[0].device_kind))
+  configured = 1e12 * config.log.peak_teraflops
+  return len(devices) * (configured or peak_flops(devices[0].device_kind))
 
 
 def steps_per_dispatch(config: Config) -> int:

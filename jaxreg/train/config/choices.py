@@ -133,7 +133,7 @@ def add_options(config: Config, flat: Options | None = None) -> Config:
       if place not in part:
         part[place] = wanted
       if flatten(part[place]).keys() != flatten(wanted).keys():
-        raise RunError(f"{field}: {group}.{place} holds other options than those of {name}; rename it")
+        raise RunError(f"{field}: {group}.{place} holds other options than {name} has; rename it")
   return config
 
 

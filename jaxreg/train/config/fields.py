@@ -98,7 +98,12 @@ def always(flat: Options) -> bool:
 
 
 def by_job(*jobs: str) -> Reads:
-  return lambda flat: flat["job"] in jobs
+  """Builds the condition that the job is one of `jobs`."""
+
+  def reads(flat: Options) -> bool:
+    return flat["job"] in jobs
+
+  return reads
 
 
 evaluates = by_job("evaluate", "report")
@@ -635,8 +640,10 @@ def row_of(name: str) -> Field:
   """Returns the row of a field; an option's row comes from the rows of `OPTIONS` that match, in order."""
   if name in FIELDS:
     return FIELDS[name]
-  fits = lambda globs: any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
-  return functools.reduce(_filled, (row for globs, row in OPTIONS.items() if fits(globs)), NO_ROW)
+  rows = (
+    row for globs, row in OPTIONS.items() if any(fnmatch.fnmatchcase(name, glob) for glob in globs.split())
+  )
+  return functools.reduce(_filled, rows, NO_ROW)
 
 
 def is_read(name: str, flat: Options) -> bool:

@@ -7,7 +7,8 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jaxreg.train.config.choices import ROWS, flatten
 from jaxreg.train.config.fields import Config, Rows
@@ -46,8 +47,12 @@ def compared_rows(config: Config) -> list[Row]:
         raise RunError(f"compare.grid: {field} has a value twice, got {tuple(points)}")
       for label in [key] if isinstance(value, dict) else rows:
         lines[label][field] = points  # a line of one row counts more than an earlier one of all rows
-  settings = lambda line: [dict(zip(line, point, strict=True)) for point in itertools.product(*line.values())]
-  return [Row(label, fields, settings(lines[label])) for label, fields in rows.items()]
+  return [Row(label, fields, _points(lines[label])) for label, fields in rows.items()]
+
+
+def _points(line: Mapping[str, Any]) -> list[Fields]:
+  """Lists the points of a grid: one value for each field."""
+  return [dict(zip(line, point, strict=True)) for point in itertools.product(*line.values())]
 
 
 def checked_rows(config: Config, where: str) -> dict[str, Fields]:

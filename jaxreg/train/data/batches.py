@@ -94,7 +94,7 @@ class Balanced:
 def batch_indices(
   seed: int, step: int, *, num_examples: int, batch_size: int, balanced: Balanced | None = None
 ) -> np.ndarray:
-  """The indices of a step's examples: `[batch_size]`, int32, the same in every process.
+  """Returns the indices of a step's examples: `[batch_size]`, int32, the same in every process.
 
   Each epoch is a new permutation, or a new draw of `balanced`; its last, incomplete batch is left out.
   """
@@ -112,21 +112,21 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=128)
 def bootstrap(seed: int, num_examples: int) -> np.ndarray:
-  """The indices of the resampled training set of the run with this seed, `[num_examples]`."""
+  """Returns the indices `[num_examples]` of the training set resampled for the run with this seed."""
   return np.asarray(
     ensembles.bootstrap_indices(keys.bootstrap(seed), num_examples=num_examples, num_members=1)[0]
   )
 
 
 def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Every example once, in order, as `(indices, weights)` of one size; the padding has weight 0."""
+  """Yields every example once, in order, as `(indices, weights)` of one size; padding has weight 0."""
   for start in range(0, num_examples, batch_size):
     index = np.arange(start, start + batch_size, dtype=np.int32)
     yield np.minimum(index, num_examples - 1), (index < num_examples).astype(np.float32)
 
 
 def batch_axes(mesh: jax.sharding.Mesh) -> str | tuple[str, str]:
-  """The entry of a `PartitionSpec` that splits the examples of a batch."""
+  """Returns the entry of a `PartitionSpec` that splits the examples of a batch."""
   return ("slice", "data") if "slice" in mesh.shape else "data"
 
 
@@ -152,13 +152,13 @@ class Source:
     return len(self.split)
 
   def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-    """The arrays that have to reach the devices for a batch of these examples: indices, or the examples."""
+    """Returns the arrays that the devices need for a batch of these examples: indices, or the examples."""
     if self.arrays:
       return {"indices": indices}
     return {"inputs": self.split.inputs[indices], **self.targets(indices)}
 
   def targets(self, indices: np.ndarray | slice = slice(None)) -> dict[str, np.ndarray]:
-    """The labels of these examples, and their weights if they have any, as the devices take them."""
+    """Returns the labels of these examples, and their weights if there are any, as the devices take them."""
     labels = self.split.labels[indices]
     if self.standard is not None:
       labels = self.standard.learned(labels)
@@ -181,7 +181,7 @@ def make_source(
 
 
 def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  """The batch that the arrays of `Source.batch` stand for, inside a compiled step."""
+  """Builds the batch from the arrays of `Source.batch`, inside a compiled step."""
   batch = dict(batch)
   if "indices" in batch:
     indices = batch.pop("indices")
@@ -191,7 +191,7 @@ def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[st
 
 
 def local_positions(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
-  """The positions of a global batch that the devices of this process hold, in order."""
+  """Lists the positions of a global batch that this process's devices hold, in order."""
   slices = NamedSharding(mesh, P(batch_axes(mesh))).addressable_devices_indices_map((batch_size,)).values()
   return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
 
@@ -199,7 +199,7 @@ def local_positions(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
 def decoded(
   element: Callable[[int], np.ndarray], size: int, *, start: int, stop: int, workers: int
 ) -> contextlib.closing[Generator[np.ndarray]]:
-  """The arrays `[size, ...]` of the elements of steps `start`, `start + 1`, ..., in order; to be closed."""
+  """Decodes the elements of steps `start`, `start + 1`, ... to arrays `[size, ...]`; close the result."""
   try:
     import grain
   except ImportError as error:
@@ -215,7 +215,7 @@ def decoded(
     messages = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
     batches = grain.experimental.WithOptionsIterDataset(batches, messages)
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
-    batches = batches.mp_prefetch(options, worker_init_fn=_of_its_parent)
+    batches = batches.mp_prefetch(options, worker_init_fn=_follow_parent)
 
   def arrays() -> Generator[np.ndarray]:
     with contextlib.closing(iter(batches)) as stream:
@@ -253,7 +253,7 @@ def make_feed(
   positions = local_positions(mesh, batch_size)
 
   def crop(number: int) -> np.ndarray:
-    """A random crop of the image at a step, replica and position, counted in this order."""
+    """Cuts a random crop of the image at a step, replica and position, counted in this order."""
     number, at = divmod(number, len(positions))
     step, replica = divmod(number, replicas)
     position = int(positions[at])
@@ -281,7 +281,7 @@ def in_turn(mesh: jax.sharding.Mesh, source: Source, batch_size: int) -> Iterato
   batches = list(padded_indices(len(source), batch_size))
 
   def centre(number: int) -> np.ndarray:
-    """The centre of the image at a batch and position, counted in this order; black past the end."""
+    """Cuts the centre of the image at a batch and position, counted in this order; black past the end."""
     batch, at = divmod(number, len(positions))
     index = batch * batch_size + int(positions[at])
     return images.cut(index) if index < len(images) else np.zeros(images.shape[1:], np.uint8)
@@ -294,7 +294,7 @@ def in_turn(mesh: jax.sharding.Mesh, source: Source, batch_size: int) -> Iterato
 
 
 def spread(inputs: np.ndarray, positions: np.ndarray, batch_size: int) -> np.ndarray:
-  """The global batch `[..., batch, height, width, channels]`, filled only at these positions.
+  """Builds the global batch `[..., batch, height, width, channels]`, filled only at these positions.
 
   The other positions belong to other processes and are never read; untouched memory costs nothing.
   """
@@ -305,11 +305,11 @@ def spread(inputs: np.ndarray, positions: np.ndarray, batch_size: int) -> np.nda
   return whole
 
 
-def _of_its_parent(number: int, count: int) -> None:
-  """In a worker: ignores signals, which the parent handles; the worker ends when its parent ends."""
-  del number, count
-  for told in (signal.SIGINT, signal.SIGTERM):  # terminals and batch systems signal the whole group
-    signal.signal(told, signal.SIG_IGN)
+def _follow_parent(worker: int, count: int) -> None:
+  """Prepares a worker: it ignores signals, which the parent handles, and ends when the parent ends."""
+  del worker, count
+  for number in (signal.SIGINT, signal.SIGTERM):  # terminals and batch systems signal the whole group
+    signal.signal(number, signal.SIG_IGN)
   parent = multiprocessing.parent_process()
   if parent is not None:
 

@@ -18,12 +18,12 @@ TABLE_FACTOR = 4  # the memory that reading a table takes, per byte of its unpac
 
 
 def most_bytes() -> int:
-  """Half of the memory of this machine."""
+  """Returns half of this machine's memory."""
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def plain_or_gzipped(folder: Path, name: str) -> Path | None:
-  """The file `name` or `name.gz` in the folder, or None."""
+  """Returns the file `name` or `name.gz` in the folder, or None."""
   return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
@@ -48,7 +48,7 @@ def check_text_table(file: Path) -> None:
 
 
 def read_text(file: Path) -> str:
-  """The text of a file in UTF-8, gzipped or not."""
+  """Reads the text of a file in UTF-8, gzipped or not."""
   most = most_bytes()
   with unpacked(file) as stream:
     content = read_up_to(stream, most + 1)
@@ -58,7 +58,7 @@ def read_text(file: Path) -> str:
 
 
 def read_up_to(stream: IO[bytes] | gzip.GzipFile, most: int) -> bytearray:
-  """The next bytes of a stream, at most `most`; memory is taken only for bytes that are there."""
+  """Reads the next bytes of a stream, at most `most`; memory is taken only for bytes that are there."""
   content = bytearray()
   while block := stream.read(min(BLOCK, most - len(content))):
     content += block
@@ -66,7 +66,7 @@ def read_up_to(stream: IO[bytes] | gzip.GzipFile, most: int) -> bytearray:
 
 
 def read_idx(file: Path, rank: int) -> np.ndarray:
-  """The array of an idx file of bytes, gzipped or not; no more is unpacked than its header promises.
+  """Reads the array of an idx file of bytes, gzipped or not; unpacks no more than its header promises.
 
   The file has two zero bytes, the type 8, the rank, the sizes big-endian, and the data.
   """
@@ -88,7 +88,7 @@ def read_idx(file: Path, rank: int) -> np.ndarray:
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
-  """The arrays of an `.npz` file after a check of its checksums; nothing is unpickled."""
+  """Reads the arrays of an `.npz` file after a check of its checksums; nothing is unpickled."""
   most = most_bytes()
   # Opened as a zip archive, because NumPy would also accept a single array or a pickle.
   with zipfile.ZipFile(file) as archive:

@@ -19,7 +19,7 @@ PIXELS = 32  # columns of whole numbers in 0 to 255, from which they count as pi
 
 
 def moments(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-  """The mean and the standard deviation over all axes but the last; 1 for a constant, and NaN does not count.
+  """Computes mean and standard deviation over all axes but the last, without NaN; 1 for a constant.
 
   Sums are taken one row after another in float64, so that they are the same on every machine, and of
   differences from a value, so that a large mean costs no digits.
@@ -41,7 +41,7 @@ def moments(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def standardize(values: Any, mean: ArrayLike, std: ArrayLike) -> np.ndarray:
-  """`(values - mean) / std` in float64, as float32."""
+  """Computes `(values - mean) / std` in float64; returns float32."""
   return ((np.asarray(values, np.float64) - np.asarray(mean)) / np.asarray(std)).astype(np.float32)
 
 
@@ -73,7 +73,7 @@ def _along_last(values: tuple[float, ...], like: Any) -> np.ndarray:
 
 
 def is_tokens(dtype: np.dtype | str) -> bool:
-  """Whether inputs of this dtype are tokens, which reach the model unscaled; bytes are pixels."""
+  """Tells whether inputs of this dtype are tokens, which reach the model unscaled; bytes are pixels."""
   return np.issubdtype(dtype, np.integer) and np.dtype(dtype) != np.uint8
 
 
@@ -81,7 +81,7 @@ def is_tokens(dtype: np.dtype | str) -> bool:
 class DataSpec:
   """What a run knows of its data without the examples: enough to predict, and to notice other data.
 
-  The fields that `Dataset` has too are those of the data.
+  Fields that `Dataset` has too describe the data.
   """
 
   input_shape: tuple[int, ...]  # of one example
@@ -120,21 +120,21 @@ class DataSpec:
     return standardize(inputs, self.input_mean, self.input_std)
 
   def in_units_of(self, other: "DataSpec") -> tuple[np.ndarray, np.ndarray]:
-    """The factor and the shift that turn inputs standardised for these data into those for `other`."""
+    """Returns the factor and shift from inputs standardised for these data to inputs for `other`."""
     mean, std = np.array(self.input_mean or (0.0,)), np.array(self.input_std or (1.0,))
     their_mean, their_std = np.array(other.input_mean or (0.0,)), np.array(other.input_std or (1.0,))
     return (std / their_std).astype(np.float32), ((mean - their_mean) / their_std).astype(np.float32)
 
   def table(self) -> dict[str, object]:
-    """The description as JSON has it."""
+    """Returns the description as JSON takes it."""
     values = dataclasses.asdict(self).items()
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
   @classmethod
   def from_table(cls, table: Mapping[str, object]) -> Self:
-    """The description whose `table()` this is."""
-    given = {field.name: table[field.name] for field in dataclasses.fields(cls)}
-    values: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    """Builds the description from its `table()`."""
+    fields = {field.name: table[field.name] for field in dataclasses.fields(cls)}
+    values: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     return cls(**values)
 
 
@@ -145,7 +145,7 @@ class Split:
   Floating labels are numbers, `[n]` or `[n, targets]`, where NaN is a number that is not known. In a split of
   sequences, the inputs are tokens of another integer type, and the labels may be `[n, length]`, where -1 is
   padding. Other examples may have several labels, `[n, labels]`, each 0 or 1 for no or yes, or -1 if it is
-  not known. `weights` `[n]` are those of training examples; None weighs all alike. Inputs may also be
+  not known. `weights` `[n]` weigh training examples; None weighs all alike. Inputs may also be
   `Images`; then only the images of a batch are decoded.
   """
 
@@ -169,12 +169,12 @@ class Split:
     return "one class" if self.labels.ndim == 1 else f"{self.labels.shape[1]} labels"
 
   def take(self, index: slice | np.ndarray) -> "Split":
-    """The examples at `index`."""
+    """Returns the examples at `index`."""
     weights = None if self.weights is None else self.weights[index]
     return Split(self.inputs[index], self.labels[index], weights)
 
   def joined(self, other: "Split") -> "Split":
-    """These examples, then those of `other`."""
+    """Concatenates these examples and the examples of `other`."""
     labels = np.concatenate([self.labels, other.labels])
     both, weights = (self, other), None
     if any(split.weights is not None for split in both):
@@ -184,7 +184,7 @@ class Split:
     return Split(np.concatenate([self.inputs, other.inputs]), labels, weights)
 
   def _problem(self) -> str:
-    """What is wrong with the examples; "" if nothing."""
+    """Describes what is wrong with the examples; "" if nothing."""
     inputs, labels = self.inputs, self.labels
     if self.has_numbers:
       unknown = ~np.isfinite(labels) if labels.ndim == 1 else np.isinf(labels) | np.isnan(labels).all(0)
@@ -246,20 +246,20 @@ class Dataset:
   remarks: tuple[str, ...] = ()
 
   def splits(self, *others: str) -> dict[str, Split]:
-    """The splits by name; with those of `others`, `rest` or `unlabelled`, that there are."""
+    """Returns the splits by name, and with `others` also `rest` and `unlabelled` where they exist."""
     each = {name: getattr(self, name) for name in ("train", "val", "test", *others)}
     return {name: split for name, split in each.items() if split is not None}
 
   def class_name(self, label: int) -> str:
-    """The name of a class for people, or its number."""
+    """Returns the name of a class for people, or its number."""
     return repr(self.class_names[label]) if self.class_names else str(label)
 
   def streams(self) -> bool:
-    """Whether images are decoded batch by batch."""
+    """Tells whether images are decoded batch by batch."""
     return isinstance(self.train.inputs, Images)
 
   def decoded_by(self, *, hint: str = "", **options: Any) -> "Dataset":
-    """The data set with these options of `Decoding` and `hint` of `Images`, if these are its inputs."""
+    """Sets the options of `Decoding` and the `hint` of `Images`, if the inputs are images."""
     if not self.streams():
       return self
     change = {"decoding": Decoding(**options), "hint": hint}
@@ -270,7 +270,7 @@ class Dataset:
     return dataclasses.replace(self, **splits)
 
   def standardized(self) -> "Dataset":
-    """The data set with its features `[n, features]` standardised by the training examples, in float32.
+    """Standardizes features `[n, features]` by the training examples; returns float32.
 
     That happens in float64 on the host, so that a feature may have any unit and any offset. The features are
     divided by no scale any more.
@@ -283,14 +283,14 @@ class Dataset:
     return dataclasses.replace(self, **splits, scale=1.0, input_mean=mean, input_std=std)
 
   def limited(self, limit: int) -> "Dataset":
-    """The first `limit` examples of each split, for a smoke run; 0 for all."""
+    """Keeps the first `limit` examples of each split, for a smoke run; 0 keeps all."""
     if not limit:
       return self
     first = {name: split.take(slice(limit)) for name, split in self.splits("rest").items()}
     return dataclasses.replace(self, **first)
 
   def training(self) -> Split:
-    """The examples that make batches: the training examples, then the unlabelled ones."""
+    """Returns the examples that make batches: the training examples, then the unlabelled ones."""
     return self.train if self.unlabelled is None else self.train.joined(self.unlabelled)
 
   @property
@@ -299,7 +299,7 @@ class Dataset:
     return sum(split.inputs.nbytes for split in self.splits("unlabelled").values())
 
   def describe(self) -> DataSpec:
-    """What a work directory keeps of the data."""
+    """Returns what a work directory keeps of the data."""
     inputs, labels = self.train.inputs, self.train.labels
     splits = self.splits("unlabelled")
     one_class = self.num_classes and labels.ndim == 1
@@ -341,7 +341,7 @@ class Dataset:
     return self
 
   def _problem(self, split: Split) -> str:
-    """Why a valid split cannot be trained on together with the training split; "" if it can."""
+    """Says why a valid split does not go together with the training split; "" if it does."""
     train = self.train
     if split is train and (split.labels == split.labels.flat[0]).all():
       what = "classes" if self.num_classes else "values"
@@ -364,7 +364,7 @@ class Dataset:
     at = tuple(np.argwhere(wrong)[0].tolist())
     return (
       f"label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; the classes are 0 to "
-      f"{self.num_classes - 1}, those of the train split; leave such examples out, or put some into train"
+      f"{self.num_classes - 1}, as in the train split; leave such examples out, or put some into train"
     )
 
 
@@ -376,12 +376,12 @@ def unread_line(where: str, others: Iterable[str], fields: Mapping[str, str]) ->
 
 
 def known(labels: np.ndarray) -> np.ndarray:
-  """Which labels are known: a class that is not -1, a number that is not NaN."""
+  """Tells which labels are known: a class that is not -1, a number that is not NaN."""
   return np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
 
 
 def remedy(labels: np.ndarray) -> str:
-  """What makes integers `[n]` from 0 of these labels, as the end of an error; empty if they need nothing."""
+  """Returns the end of an error: how to turn these labels into integers `[n]` from 0; "" if they are."""
   if labels.ndim == 2 and labels.shape[1] == 1:
     return "; give labels[:, 0]"
   if labels.ndim == 2 and labels.dtype.kind in "biuf" and _is_one_hot(labels):
@@ -390,7 +390,7 @@ def remedy(labels: np.ndarray) -> str:
     return "; give one label an example"
   if labels.dtype.kind in "USO":
     return (
-      "; give numbers and save the names beside them: class_names, labels = np.unique(labels, "
+      "; give numbers and save the names with them: class_names, labels = np.unique(labels, "
       "return_inverse=True), once for the labels of all splits together"
     )
   if labels.dtype.kind not in "iu":
@@ -406,7 +406,7 @@ def remedy(labels: np.ndarray) -> str:
 
 
 def _wrong_weights(weights: np.ndarray, number: int) -> str:
-  """What is wrong with the weights of examples; "" if nothing."""
+  """Describes what is wrong with the weights of examples; "" if nothing."""
   if weights.shape != (number,) or weights.dtype.kind not in "iuf":
     return f"got {weights.dtype} {weights.shape}"
   odd = ~(np.isfinite(weights) & (weights >= 0))
@@ -416,7 +416,7 @@ def _wrong_weights(weights: np.ndarray, number: int) -> str:
 
 
 def _is_several(labels: np.ndarray) -> bool:
-  """Whether integers `[n, labels]` are several labels an example, and not one class in another form."""
+  """Tells whether integers `[n, labels]` are several labels per example, not one class in another form."""
   return labels.shape[1] > 1 and bool(np.isin(labels, (-1, 0, 1)).all()) and not _is_one_hot(labels)
 
 
@@ -434,7 +434,7 @@ def check_apart(train: Split, **others: Split) -> None:
 
 
 def _crc32(split: Split) -> int:
-  """A checksum of the examples; of encoded images, of what tells them apart."""
+  """Computes a checksum of the examples; encoded images are told apart by their fingerprint."""
   inputs = split.inputs
   arrays = inputs.fingerprint() if isinstance(inputs, Images) else (inputs,)
   arrays = arrays if split.weights is None else (*arrays, split.weights)
@@ -449,7 +449,7 @@ def scale_remark(
   scale: str = "its Dataset the scale",
   standardize: str = "its Dataset the mean and the std",
 ) -> str:
-  """One line on the scale of the training inputs, if a network learns badly from it, or "".
+  """Returns a line on the scale of the training inputs if a network learns badly from it, else "".
 
   `scale` and `standardize` name what divides the inputs, and what standardises the features.
   """
@@ -472,7 +472,7 @@ def scale_remark(
 
 
 def _are_pixels(inputs: np.ndarray) -> bool:
-  """Whether the inputs are bytes, or look like pixels: of images, or whole numbers in many columns."""
+  """Tells whether the inputs are bytes or look like pixels: images, or whole numbers in many columns."""
   if inputs.dtype == np.uint8:
     return True
   if inputs.min() < 0 or inputs.max() > 255:

@@ -46,7 +46,7 @@ def huggingface(
   stream: bool = False,
   validation_fraction: float = 0.1,
 ) -> Dataset:
-  """A data set of the package `datasets`: what `save_to_disk` wrote, a folder of Parquet files, or a name.
+  """Reads a data set of the package `datasets`: what `save_to_disk` wrote, a folder of Parquet, or a name.
 
   A name on the Hugging Face hub is downloaded into the cache of `datasets`. The input is the column of
   images, or all columns but the labels and weights, as `csv` takes them.
@@ -136,7 +136,7 @@ def _open_parquet(file: Path) -> "datasets.Dataset":
 
 
 def _open(path: str, configuration: str) -> "datasets.DatasetDict":
-  """The splits of a folder or of a name, without a bar for each file."""
+  """Opens the splits of a folder or of a name, without a bar for each file."""
   try:
     import datasets
   except ImportError as error:
@@ -177,7 +177,7 @@ def check_parquet(files: Iterable[Path]) -> None:
 def _rows(
   part: str, split: "datasets.Dataset", where: str, target: Collection[str], text: Collection[str]
 ) -> Rows:
-  """The rows of a split's columns of numbers, texts, classes and lists of numbers."""
+  """Reads the rows of a split: its columns of numbers, texts, classes and lists of numbers."""
   frame: Any = split.to_pandas()
   columns: dict[str, Any] = {}
   titles: dict[str, tuple[str, ...]] = {}
@@ -206,7 +206,7 @@ def _type_of(feature: object) -> str:
 
 
 def _numbers(name: str, values: Series, feature: object) -> np.ndarray:
-  """The numbers `[n, 1]`, or `[n, k]` of lists, in float64; NaN where one is missing."""
+  """Converts a column to float64: `[n, 1]`, or `[n, k]` for lists; NaN where a number is missing."""
   try:
     rows = [np.nan if value is None else value for value in values]
     numbers = np.array(rows, np.float64).reshape(len(rows), -1)
@@ -255,7 +255,7 @@ class Encoded:
 
 
 def _decoded(data: Dataset) -> Dataset:
-  """The data with all images decoded; they have one size, and are grey if the first is."""
+  """Decodes all images, which must have one size; they are grey if the first one is."""
   first = data.train.inputs
   first.decoded(0)  # a damaged image is an error of one line
   channels = 1 if is_grey(first.store.read(int(first.numbers[0]))) else 3

@@ -48,7 +48,7 @@ def image_folder(
   test: str = "val",
   validation_fraction: float = 0.1,
 ) -> Dataset:
-  """Image files in `path/<split>/<class>/`, at any depth, decoded when a batch is made.
+  """Reads image files in `path/<split>/<class>/`, at any depth, decoded when a batch is made.
 
   They are JPEG, PNG, GIF, BMP, WebP or TIFF files, and their names end as these usually do. Of 16 bits, the
   higher 8 are taken; a remark says so if the images leave the highest ones unused.
@@ -93,7 +93,7 @@ def image_folder(
 
 
 def find_images(folder: Path, left_out: Counter[str]) -> list[tuple[str, os.stat_result]]:
-  """The image files below a folder: their sorted paths from there, and their properties.
+  """Finds the image files below a folder: their sorted relative paths, and their properties.
 
   `left_out` counts the other files, by the reason why they are left out.
   """
@@ -104,7 +104,7 @@ def find_images(folder: Path, left_out: Counter[str]) -> list[tuple[str, os.stat
 
 
 def left_out_line(folder: Path, left_out: Counter[str]) -> str:
-  """One line on the files that are left out, or ""."""
+  """Returns a line on the files that are left out, or ""."""
   if not left_out:
     return ""
   most = left_out.most_common(MOST_REASONS)
@@ -117,7 +117,7 @@ def left_out_line(folder: Path, left_out: Counter[str]) -> str:
 def _walk(
   folder: Path | str, inside: str, hidden: bool, above: tuple[tuple[int, int], ...], left_out: Counter[str]
 ) -> Iterator[tuple[str, os.stat_result]]:
-  """The images below `folder`, which is `inside` the one where the search began.
+  """Yields the images below `folder`, which is `inside` the one where the search began.
 
   `hidden`: whether a folder on the way is. `above`: the folders on the way, which a link may lead back to.
   """
@@ -140,7 +140,7 @@ def _walk(
 
 
 def _why_not(entry: os.DirEntry[str], hidden: bool) -> str:
-  """Why a file is not read as an image; "" if it is, and for hidden files that look like none."""
+  """Says why a file is not read as an image; "" if it is, and for hidden files that are not images."""
   suffix = os.path.splitext(entry.name)[1].lower()
   if hidden:
     return "hidden" if suffix in SUFFIXES else ""
@@ -167,8 +167,8 @@ def _classes(field: str, folder: Path, left_out: Counter[str]) -> tuple[str, ...
 
 
 def read_split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter[str]) -> Split:
-  """The images in `folder/CLASS` of each class, encoded; `left_out` counts other files by their reasons."""
-  found: list[tuple[bytes, int, int, int]] = []
+  """Reads the encoded images in `folder/CLASS` of each class; `left_out` counts other files by reason."""
+  described: list[tuple[bytes, int, int, int]] = []
   for label, name in enumerate(classes):
     here = Counter[str]()
     files = find_images(folder / name, here)
@@ -177,13 +177,13 @@ def read_split(field: str, folder: Path, classes: tuple[str, ...], left_out: Cou
       raise ArgumentError(field, f"{folder / name} has no images; give {', '.join(SUFFIXES)} files{others}")
     left_out.update(here)
     for file, info in files:
-      found.append((os.fsencode(os.path.join(name, file)), info.st_size, info.st_mtime_ns, label))
-  names, sizes, times, labels = map(np.array, zip(*found, strict=True))
+      described.append((os.fsencode(os.path.join(name, file)), info.st_size, info.st_mtime_ns, label))
+  names, sizes, times, labels = map(np.array, zip(*described, strict=True))
   return Split(Images(Files(str(folder), names, sizes, times), np.arange(len(names))), labels)
 
 
 def _unread(root: Path, fields: dict[str, str]) -> str:
-  """A line that names the folders that no split is read from; "" if there are none."""
+  """Returns a line that names the folders that no split is read from; "" if there are none."""
   named = {Path(name).parts[0] for name in fields.values() if name and Path(name).parts}
   with os.scandir(root) as entries:
     others = sorted(e.name for e in entries if e.is_dir() and e.name not in named and e.name[0] != ".")

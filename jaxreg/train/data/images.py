@@ -72,7 +72,7 @@ class Store(Protocol):
   """Encoded images by number; it can be sent to another process.
 
   `name` is for errors. The arrays of `fingerprint` differ if the images differ, and are computed without
-  decoding. Those of `stamp` also differ for another folder, and if a file was written again.
+  decoding. The arrays of `stamp` also differ for another folder, and if a file was written again.
   """
 
   def read(self, number: int) -> bytes: ...
@@ -111,7 +111,7 @@ class Images:
     return dataclasses.replace(self, numbers=self.numbers[index])
 
   def joined(self, other: "Images") -> "Images":
-    """These images, followed by others of the same store."""
+    """Concatenates these images and others of the same store."""
     return dataclasses.replace(self, numbers=np.concatenate([self.numbers, other.numbers]))
 
   def fingerprint(self) -> tuple[np.ndarray, ...]:
@@ -126,12 +126,12 @@ class Images:
     return decoded if dtype is None else decoded.astype(dtype)
 
   def cut(self, position: int, generator: np.random.Generator | None = None) -> np.ndarray:
-    """One image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None."""
+    """Cuts one image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None."""
     rgb, how = self.decoded(position), self.decoding
     return centre_crop(rgb, how) if generator is None else random_crop(generator, rgb, how)
 
   def decoded(self, position: int, channels: int = 3) -> "Image.Image":
-    """One image of `channels` channels, whole, as Pillow has it."""
+    """Decodes one whole image to a Pillow image of `channels` channels."""
     from PIL import UnidentifiedImageError
 
     number = int(self.numbers[position])
@@ -139,12 +139,12 @@ class Images:
       return decode(self.store.read(number), channels)
     except Exception as error:  # Pillow has no common error for damaged files
       unknown = isinstance(error, UnidentifiedImageError)
-      reason = f"it is no {', '.join(FORMATS)} image" if unknown else one_line(error)
+      reason = f"it is not a {', '.join(FORMATS)} image" if unknown else one_line(error)
       raise RunError(f"{self.store.name(number)} cannot be decoded ({reason}){self.hint}") from error
 
 
 def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
-  """The image of these bytes as an upright Pillow image with `channels` channels of 8 bits.
+  """Decodes these bytes to an upright Pillow image with `channels` channels of 8 bits.
 
   The orientation in the image's EXIF is applied. From 16 bits, the higher 8 are taken. Without an alpha
   channel in the result, transparent parts show white. Of several frames or pages, the first is taken.
@@ -161,7 +161,7 @@ def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
     except Exception:  # damaged EXIF raises many errors; the image is taken as upright
       turn = None
     if image.mode.startswith(("I", "F")):
-      image = _of_8_bits(image)
+      image = _higher_byte(image)
     elif "A" not in mode and image.has_transparency_data:
       image = image.convert("RGBA")
       image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -169,8 +169,8 @@ def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
     return image.transpose(Image.Transpose[turn]) if turn else image
 
 
-def _of_8_bits(image: "Image.Image") -> "Image.Image":
-  """The higher 8 of 16 bits, which Pillow would cut off at 255; a transparent grey becomes white."""
+def _higher_byte(image: "Image.Image") -> "Image.Image":
+  """Takes the higher 8 of 16 bits, which Pillow would cut off at 255; a transparent grey becomes white."""
   from PIL import Image
 
   grey = np.asarray(image)
@@ -185,7 +185,7 @@ def _of_8_bits(image: "Image.Image") -> "Image.Image":
 def depth_remark(images: Images) -> str:
   """Returns a line if images of 16 bits leave the higher bits unused, or "".
 
-  Looks at some images, evenly spaced. Of a damaged image nothing is said here.
+  Looks at some images, evenly spaced. Damaged images are skipped.
   """
   highest = []
   for position in np.unique(np.linspace(0, len(images) - 1, PROBED).astype(int)):
@@ -217,7 +217,7 @@ def _highest_byte(encoded: bytes) -> int | None:
 
 
 def is_grey(encoded: bytes) -> bool:
-  """Whether these bytes are an image of one channel."""
+  """Tells whether these bytes are an image of one channel."""
   from PIL import Image
 
   with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
@@ -227,17 +227,17 @@ def is_grey(encoded: bytes) -> bool:
 def decode_all(
   images: Callable[[range], list["Image.Image"]], number: int, first: "Image.Image", what: str
 ) -> np.ndarray:
-  """The images `[number, height, width, channels]` of `images(positions)`, which have the size of `first`."""
+  """Decodes `images(positions)`, all of the size of `first`, to `[number, height, width, channels]`."""
   shape = np.atleast_3d(np.asarray(first)).shape
   pixels = np.empty((number, *shape), np.uint8)
 
   def read(positions: range) -> None:
     for position, image in zip(positions, images(positions), strict=True):
-      found = np.atleast_3d(np.asarray(image))
-      if found.shape != shape:
-        problem = f"must be True for images of unequal sizes, for instance {shape} and {found.shape}"
+      array = np.atleast_3d(np.asarray(image))
+      if array.shape != shape:
+        problem = f"must be True for images of unequal sizes, for instance {shape} and {array.shape}"
         raise ArgumentError("stream", f"{problem}, got False")
-      pixels[position] = found
+      pixels[position] = array
 
   in_chunks(read, number, what)
   return pixels
@@ -264,13 +264,13 @@ def in_chunks(read: Callable[[range], None], number: int, what: str, *, size: in
 
 
 def centre_crop(image: "Image.Image", how: Decoding) -> np.ndarray:
-  """The centre `[size, size, 3]` of a Pillow image, scaled so that its shorter side is `resize`."""
+  """Crops the centre `[size, size, 3]` of a Pillow image, scaled so that its shorter side is `resize`."""
   scaled = _scaled(image.size, how.resize)
   return np.asarray(_window(image, scaled, [(side - how.size) // 2 for side in scaled], how.size))
 
 
 def random_crop(generator: np.random.Generator, image: "Image.Image", how: Decoding) -> np.ndarray:
-  """A random crop `[size, size, 3]` of a Pillow image, mirrored with probability one half.
+  """Crops a random part `[size, size, 3]` of a Pillow image, mirrored with probability one half.
 
   With `sides`, the image is scaled to a random shorter side, and the crop is from anywhere in it. Otherwise a
   crop of random area, aspect and place is resized.
@@ -296,13 +296,13 @@ def random_crop(generator: np.random.Generator, image: "Image.Image", how: Decod
 
 
 def _scaled(size: tuple[int, int], shorter: int) -> tuple[int, int]:
-  """The width and height of an image, scaled so that its shorter side is `shorter`."""
+  """Computes an image's width and height, scaled so that its shorter side is `shorter`."""
   width, height = (max(shorter, round(side * shorter / min(size))) for side in size)
   return width, height
 
 
 def _window(image: "Image.Image", scaled: tuple[int, int], place: list[int], size: int) -> "Image.Image":
-  """The square of side `size` at `place`, left and top, of a Pillow image resized to `scaled`.
+  """Cuts the square of side `size` at `place` (left, top) of a Pillow image resized to `scaled`.
 
   Only the square and the pixels around it that it depends on are resized: the whole of a thin image could be
   very large.

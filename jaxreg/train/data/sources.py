@@ -27,7 +27,7 @@ ATTRIBUTES = {
 
 
 def digits(*, attributes: bool = False) -> Dataset:
-  """scikit-learn's 1797 handwritten digits, 8x8 pixels: 60/20/20 per cent, stratified, always the same.
+  """Loads scikit-learn's 1797 handwritten digits, 8x8 pixels: 60/20/20 per cent, stratified, always alike.
 
   Args:
     attributes: give each digit four labels in place of its class: whether it is even, is prime, has a loop
@@ -51,7 +51,7 @@ def digits(*, attributes: bool = False) -> Dataset:
 
 
 def diabetes() -> Dataset:
-  """scikit-learn's 442 diabetes patients: ten measurements, and the progression of the disease after a year.
+  """Loads scikit-learn's 442 diabetes patients: ten measurements, and the progression after a year.
 
   264, 89 and 89 of them for training, validation and test, always the same; measurements are standardised.
   """
@@ -73,7 +73,7 @@ def idx(
   rotation: bool = False,
   background: bool = False,
 ) -> Dataset:
-  """The four idx files of MNIST (or of a set in its format), gzipped or not.
+  """Reads the four idx files of MNIST, or of a set in its format, gzipped or not.
 
   5000 examples are for validation, or a tenth if that is fewer: the first in the files, or those that follow
   `subset.num_train`. With `subset.per_class` and without `subset.drawn`, validation takes as many examples of
@@ -159,7 +159,7 @@ def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
 def npz(
   *, path: str = "", scale: float = 1.0, standardize: bool = False, validation_fraction: float = 0.1
 ) -> Dataset:
-  """Your own arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
+  """Reads your arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
 
   Labels are integers `[n]` from 0, or `[n, labels]`, each 0 or 1 for no or yes, or -1 if it is not known. Or
   they are floating numbers, `[n]` or `[n, targets]`, where NaN is not known. A text array `class_names` may
@@ -216,7 +216,7 @@ def npz(
 
 
 def _inputs(arrays: dict[str, np.ndarray], part: str, standardize: bool) -> np.ndarray:
-  """The inputs of a part: bytes as they are, features to standardise as float64, others as float32."""
+  """Reads the inputs of a part: bytes as they are, features to standardize as float64, others as float32."""
   x = arrays[f"x_{part}"]
   if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
     raise ArgumentError("path", f"x_{part} must be real numbers, got {x.dtype}")
@@ -226,7 +226,7 @@ def _inputs(arrays: dict[str, np.ndarray], part: str, standardize: bool) -> np.n
 
 
 def _count_classes(labels: np.ndarray) -> int:
-  """The number of classes; labels must be 0, 1, 2, ... without gaps, which a damaged label would leave."""
+  """Counts the classes; labels must be 0, 1, 2, ... without gaps, which a damaged label would leave."""
   classes = np.unique(labels)
   odd = classes != np.arange(len(classes))
   if odd.any():

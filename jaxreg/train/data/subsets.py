@@ -38,10 +38,10 @@ def subset(data: Dataset, of: Subset) -> Dataset:
     left = data.train.take(slice(of.num_train, None))
     rest = left if data.rest is None else data.rest.joined(left)
     data = dataclasses.replace(data, train=data.train.take(slice(of.num_train)), rest=rest)
-  return _of_classes(data, of).limited(of.limit)
+  return _keep_classes(data, of).limited(of.limit)
 
 
-def _of_classes(data: Dataset, of: Subset) -> Dataset:
+def _keep_classes(data: Dataset, of: Subset) -> Dataset:
   num_classes, per_class, seed = of.num_classes, of.per_class, of.seed
   if not num_classes and not per_class:
     return data
@@ -54,7 +54,7 @@ def _of_classes(data: Dataset, of: Subset) -> Dataset:
   number = np.full(data.num_classes, -1)
   number[classes] = np.arange(len(classes))
 
-  def of_classes(split: Split) -> Split:
+  def keep(split: Split) -> Split:
     kept = split.take(number[split.labels] >= 0)
     return dataclasses.replace(kept, labels=number[kept.labels])
 
@@ -69,7 +69,7 @@ def _of_classes(data: Dataset, of: Subset) -> Dataset:
     left = train.take(np.sort(np.concatenate([each[per_class:] for each in members])))
     rest = left if rest is None else rest.joined(left)
     train = train.take(np.sort(np.concatenate([each[:per_class] for each in members])))
-  splits = {name: of_classes(split) for name, split in (data.splits() | {"train": train}).items()}
+  splits = {name: keep(split) for name, split in (data.splits() | {"train": train}).items()}
   for name, split in splits.items():
     if not len(split):
       raise ArgumentError(
@@ -77,7 +77,7 @@ def _of_classes(data: Dataset, of: Subset) -> Dataset:
         f"the {name} split has no example of the {len(classes)} classes that seed={seed} draws; give another",
       )
   if rest is not None:
-    splits["rest"] = of_classes(rest)
+    splits["rest"] = keep(rest)
   names = tuple(data.class_names[k] for k in classes) if data.class_names else ()
   return dataclasses.replace(data, **splits, num_classes=len(classes), class_names=names)
 
@@ -100,7 +100,7 @@ def flip_labels(data: Dataset, *, rate: float = 0.0) -> Dataset:
 
 
 def hide_labels(data: Dataset) -> Dataset:
-  """The data with the left-over training examples as `unlabelled`, without their labels."""
+  """Keeps the left-over training examples as `unlabelled`, without their labels."""
   if data.rest is None or not len(data.rest):
     raise ArgumentError(
       "batch_size", "no training examples are left over; give 0, or a subset with fewer examples per class"

@@ -24,7 +24,7 @@ from jaxreg.train.user_paths import local_path
 Frame = Any  # a DataFrame of pandas, which is imported where it is used
 Series = Any  # a column of one
 MOST_CATEGORIES = 1000  # of a column; more are likely names or identifiers
-MANY_INTEGERS = 20  # a label with so many different integers may be meant as a number
+MANY_INTEGERS = 20  # a label with at least this many different integers may be meant as a number
 TEST_FRACTION = 0.2  # of the training rows, if no file or split is for the test
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 FLAGS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
@@ -49,7 +49,7 @@ def csv(
   encoding: str = "utf-8",
   validation_fraction: float = 0.1,
 ) -> Dataset:
-  """Your own table: a CSV file, gzipped or not, whose first row names the columns.
+  """Reads your own table: a CSV file, gzipped or not, whose first row names the columns.
 
   A column of numbers, or of True and False, is an input. Each category of a column of texts is one, too: 1 in
   its rows, else 0. Inputs are standardised by the training rows. A missing number becomes the training mean;
@@ -100,7 +100,7 @@ def csv(
 
 
 def pandas() -> Any:
-  """The package pandas."""
+  """Imports the package pandas."""
   try:
     import pandas
   except ImportError as error:
@@ -109,14 +109,14 @@ def pandas() -> Any:
 
 
 def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple[Frame, list[str]]:
-  """The cells of a file as texts, and what is left out: columns without a name, and blank rows."""
+  """Reads cells as texts, and lists what is left out: columns without a name, and blank rows."""
   try:
     check_text_table(file)
     _check_widths(file, delimiter, encoding)
     options: dict[str, Any] = {"sep": delimiter, "header": None, "dtype": str, "na_filter": False}
     cells = pandas().read_csv(file, **options, encoding=encoding, skip_blank_lines=False)
   except (UnicodeError, LookupError) as error:
-    problem = f"{file} is no text in {encoding} ({one_line(error)})"
+    problem = f"{file} is not text in {encoding} ({one_line(error)})"
     raise ArgumentError("encoding", f"{problem}; give its encoding, such as latin-1 or utf-16") from error
   except (ValueError, OSError, EOFError, zlib.error, csv_format.Error) as error:
     problem = f"{file} cannot be read as CSV ({one_line(error)}); mend the row"
@@ -170,7 +170,7 @@ class Rows:
     return len(self.frame)
 
   def take(self, positions: np.ndarray) -> "Rows":
-    """The rows at these positions."""
+    """Returns the rows at these positions."""
     images = None if self.images is None else self.images[positions]
     return dataclasses.replace(self, frame=self.frame.iloc[positions], images=images)
 
@@ -187,7 +187,7 @@ class Reading:
   numbers: Collection[str] = ()  # columns that a trained model takes as numbers
 
   def rows(self, texts: Frame) -> Rows:
-    """The rows with numbers in place of the texts of a column if they are numbers."""
+    """Converts each column of texts to numbers if all its texts are numbers."""
     columns = {name: self._values(name, texts[name]) for name in texts}
     flags = {
       name: ("False", "True")
@@ -198,7 +198,7 @@ class Reading:
     return Rows(pandas().DataFrame(columns), self.where, self.argument, flags, hint)
 
   def _values(self, name: str, texts: Series) -> Series:
-    """Float64 if the texts are numbers, or True and False; otherwise texts."""
+    """Converts texts to float64 if all are numbers, or True and False; otherwise returns them."""
     there = texts[~texts.isin(self.missing)]
     as_texts = there.astype(object).reindex(texts.index)
     if name in self.text or there.empty:
@@ -229,7 +229,7 @@ class Reading:
 
 
 def _numbers(texts: Series) -> Series:
-  """The numbers that the texts are, in float64; NaN for others."""
+  """Converts texts to numbers in float64; NaN for texts that are not numbers."""
   return pandas().to_numeric(texts, errors="coerce").astype(np.float64)
 
 
@@ -263,7 +263,7 @@ class Labels:
     return () if self.classes == tuple(range(len(self.classes))) else tuple(map(str, self.classes))
 
   def encode(self, rows: Rows) -> np.ndarray:
-    """The labels `[n]`, or `[n, labels]` if there are several columns."""
+    """Encodes the labels `[n]`, or `[n, labels]` if there are several columns."""
     name, *others = self.names
     if others:
       labels = rows.frame[[*self.names]].to_numpy(np.float64)
@@ -293,7 +293,7 @@ def _shown(value: object) -> str:
 
 
 def fit_labels(rows: Rows, names: tuple[str, ...], kind: Kind) -> Labels:
-  """The labels that training columns hold: texts and integers are classes, unless `kind` says numbers."""
+  """Infers the labels from training columns: texts and integers are classes, unless `kind` says numbers."""
   values, name = rows.frame[[*names]], names[0]
   texts = [name for name in names if values[name].dtype.kind != "f"]
   distinct = np.unique(values.drop(columns=texts).to_numpy().ravel())
@@ -333,7 +333,7 @@ def fit_labels(rows: Rows, names: tuple[str, ...], kind: Kind) -> Labels:
 
 
 def fit_columns(frame: Frame, text: Collection[str]) -> Table:
-  """What the training rows say of the columns, as JSON has it: `{"fill": ..., "categories": ...}`.
+  """Learns the columns from the training rows, as JSON takes it: `{"fill": ..., "categories": ...}`.
 
   `fill` has the mean of each column of numbers, which missing ones become, `categories` the sorted texts of
   each other column. A column that is not named in `text` may not have texts that differ in most rows.
@@ -356,7 +356,7 @@ def fit_columns(frame: Frame, text: Collection[str]) -> Table:
 
 
 def encode(columns: Mapping[str, Any], frame: Frame) -> np.ndarray:
-  """The inputs `[n, inputs]` of rows, float64, by `fit_columns`: the numbers, then the categories."""
+  """Encodes rows by `fit_columns` as float64 inputs `[n, inputs]`: the numbers, then the categories."""
   from sklearn.preprocessing import OneHotEncoder
 
   fill, categories = columns["fill"], columns["categories"]
@@ -365,7 +365,7 @@ def encode(columns: Mapping[str, Any], frame: Frame) -> np.ndarray:
     return inputs
   texts: Any = [*categories.values()]
   one_hot = OneHotEncoder(categories=texts, handle_unknown="ignore", sparse_output=False)
-  # With its categories given, the encoder learns nothing from the rows. A missing text is no category.
+  # With its categories given, the encoder learns nothing from the rows. A missing text is not a category.
   return np.hstack([inputs, one_hot.fit_transform(frame[[*categories]].astype(object).fillna(""))])
 
 
@@ -473,7 +473,7 @@ def _as_texts(values: Series, categories: Collection[str]) -> Series:
 
 
 def input_names(columns: Table) -> tuple[str, ...]:
-  """A name for each input of `encode`."""
+  """Names each input of `encode`."""
   categories = columns["categories"].items()
   return (*columns["fill"], *(f"{name}={category}" for name, values in categories for category in values))
 
@@ -503,7 +503,7 @@ def _remarks(columns: Table, parts: Mapping[str, Rows], left_out: str) -> list[s
 
 
 def _divided(parts: Mapping[str, Rows], labels: Labels, validation_fraction: float) -> dict[str, Rows]:
-  """The parts, with those that are missing held out of the training rows, always the same ones."""
+  """Holds missing parts out of the training rows, always the same rows."""
   parts = dict(parts)
   for part, fraction in (("test", TEST_FRACTION), ("val", validation_fraction)):
     if part not in parts:
@@ -537,7 +537,7 @@ def make_dataset(
   validation_fraction: float,
   left_out: str,
 ) -> Dataset:
-  """The data set whose labels and weights are these columns; its inputs are all others, or images."""
+  """Builds the data set with these columns as labels and weights; its inputs are all others, or images."""
   train = parts["train"]
   weighed = (weights,) if weights else ()
   check_named(train.frame, labels=target, weights=weighed)
@@ -549,7 +549,7 @@ def make_dataset(
   if train.images is None:
     others = train.frame.columns.drop([*target, *weighed])
     if others.empty:
-      raise ArgumentError("", "the table has no column for inputs beside its labels")
+      raise ArgumentError("", "the table has no column for inputs besides its labels")
     columns = fit_columns(train.frame[others], text)
     inputs = {part: encode(columns, rows.frame) for part, rows in parts.items()}
   splits = {part: Split(inputs[part], labels.encode(rows)) for part, rows in parts.items()}

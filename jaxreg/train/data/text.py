@@ -38,7 +38,7 @@ class ParallelText(Dataset):
   target_length: int
 
   def text(self, labels: np.ndarray) -> list[str]:
-    """The lines of the tokens `[n, length]`, each up to its end."""
+    """Decodes tokens `[n, length]` to lines, each up to its end."""
     lines = [row[: int((row == END).argmax())] if END in row else row for row in np.asarray(labels)]
     return self.tokenizer.decode_batch([line.tolist() for line in lines])
 
@@ -52,7 +52,7 @@ def parallel_text(
   source_length: int = 40,
   target_length: int = 40,
 ) -> ParallelText:
-  """A translation task: aligned lines of two languages, in files as in Multi30k.
+  """Reads a translation task: aligned lines of two languages, in files as in Multi30k.
 
   The files are `train`, `val` and `test_2016_flickr`, each with `.<language>` or `.<language>.gz`. Each load
   learns a byte-pair encoding from all training lines of both languages, and from no others. Spaces are part
@@ -76,8 +76,11 @@ def parallel_text(
   tokenizer = _learn(pairs["train"], vocab_size)
 
   sources, targets = _encode(tokenizer, pairs["train"])
-  fits = lambda first, second: len(first) < source_length and len(second) < target_length  # with their ends
-  fitting = [pair for pair, *tokens in zip(pairs["train"], sources, targets, strict=True) if fits(*tokens)]
+  fitting = [
+    pair
+    for pair, first, second in zip(pairs["train"], sources, targets, strict=True)
+    if len(first) < source_length and len(second) < target_length  # with their ends
+  ]
   if not fitting:
     raise ArgumentError(
       "source_length",
@@ -102,12 +105,12 @@ def parallel_text(
 
 
 def _encode(tokenizer: "Tokenizer", pairs: Sequence[tuple[str, str]]) -> list[list[list[int]]]:
-  """The tokens of the sources, and those of the targets."""
+  """Encodes the sources and the targets as tokens."""
   return [[line.ids for line in tokenizer.encode_batch([pair[side] for pair in pairs])] for side in (0, 1)]
 
 
 def _split(sources: list[list[int]], targets: list[list[int]], lengths: tuple[int, int]) -> Split:
-  """The lines' tokens as the examples of `ParallelText`."""
+  """Converts the lines' tokens to the examples of `ParallelText`."""
   source = _rows([[*line, END] for line in sources], lengths[0], PAD)
   target = _rows([[BEGIN, *line] for line in targets], lengths[1], PAD)
   labels = _rows([[*line, END] for line in targets], lengths[1], -1)
@@ -169,7 +172,7 @@ def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> "Tokenizer":
 
 
 def _rows(lines: Sequence[Sequence[int]], length: int, fill: int) -> np.ndarray:
-  """The lines as `[n, length]`, int32, each cut or filled up with `fill`."""
+  """Converts lines to int32 `[n, length]`, each truncated or padded with `fill`."""
   rows = np.full((len(lines), length), fill, np.int32)
   for row, line in zip(rows, lines, strict=True):
     row[: len(line)] = line[:length]

@@ -22,9 +22,9 @@ Faults = dict[int, str]  # the error of each image that cannot be decoded, by it
 
 
 def find_faults(data: Dataset, *, fresh: bool = False) -> dict[str, Faults]:
-  """The faults of each split whose images are decoded batch by batch; each image is read once.
+  """Finds the faults of each split whose images are decoded batch by batch; each image is read once.
 
-  The user's cache keeps what was found, so that later starts need not read the images again, unless `fresh`.
+  The user's cache keeps the faults, so that later starts need not read the images again, unless `fresh`.
   """
   return {
     name: _faults(split.inputs, name, fresh=fresh)
@@ -34,14 +34,14 @@ def find_faults(data: Dataset, *, fresh: bool = False) -> dict[str, Faults]:
 
 
 def without_faults(data: Dataset) -> tuple[Dataset, str]:
-  """The data set without the images that cannot be decoded, and a line that counts them, or ""."""
-  faults = {name: found for name, found in find_faults(data).items() if found}
+  """Leaves out images that cannot be decoded; also returns a line that counts them, or ""."""
+  faults = {name: some for name, some in find_faults(data).items() if some}
   if not faults:
     return data, ""
   kept = {}
-  for name, found in faults.items():
+  for name, split_faults in faults.items():
     split: Split = getattr(data, name)
-    good = np.setdiff1d(np.arange(len(split)), list(found))
+    good = np.setdiff1d(np.arange(len(split)), list(split_faults))
     kept[name] = split.take(good)
     lost = np.setdiff1d(split.labels, kept[name].labels)
     if lost.size and (name == "train" or not good.size):
@@ -51,9 +51,9 @@ def without_faults(data: Dataset) -> tuple[Dataset, str]:
         "that can, or remove the class",
       )
   number = sum(map(len, faults.values()))
-  of_splits = ", ".join(f"{len(found)} of {name}" for name, found in faults.items())
+  counts = ", ".join(f"{len(some)} of {name}" for name, some in faults.items())
   first = next(iter(next(iter(faults.values())).values()))
-  line = f"{number} images that cannot be decoded ({of_splits}) are left out; {first}"
+  line = f"{number} images that cannot be decoded ({counts}) are left out; {first}"
   return dataclasses.replace(data, **kept), line
 
 
@@ -78,15 +78,15 @@ def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
         lasting = lasting and getattr(error.__cause__, "errno", None) is None
 
   in_chunks(read, len(images), f"reading the images of {name}", size=CHUNK)
-  found = dict(sorted(faults.items()))
+  faults = dict(sorted(faults.items()))
   if lasting:
     with contextlib.suppress(OSError):  # a full or read-only disk only costs the next start some time
-      write_json(file, sealed({str(position): fault for position, fault in found.items()}))
-  return found
+      write_json(file, sealed({str(position): fault for position, fault in faults.items()}))
+  return faults
 
 
 def _key(images: Images) -> str:
-  """A digest of the images and of what decodes them."""
+  """Digests the images and what decodes them."""
   decoding = [images.decoding.size, images.decoding.resize]
   digest = hashlib.sha256(json.dumps([FORMAT, PIL.__version__, *decoding]).encode())
   for array in images.store.stamp(images.numbers):

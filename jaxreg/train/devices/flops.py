@@ -74,7 +74,7 @@ def _further(program: core.ClosedJaxpr) -> float:
     inner = [_closed(jaxpr) for jaxpr in core.jaxprs_in_params(equation.params)]
     if equation.primitive.name == "scan":
       length, unroll = equation.params["length"], equation.params["unroll"]
-      # Copies of the body in XLA's program: those of one iteration, and the rest.
+      # XLA's program has copies of the body: the copies of one iteration, and the rest.
       copies = length if unroll >= length else unroll + length % unroll
       (body,) = inner
       total += length * _count(body) - copies * _once(body)

@@ -104,12 +104,20 @@ class Loop:
   def make_each(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Compiles as `Vmap.make_each` does."""
     one = jax.jit(function, out_shardings=NamedSharding(self.mesh, P()))
-    return lambda states, *args: tuple(one(state, *args) for state in states)
+
+    def each(states: tuple[TrainState, ...], *args: PyTree) -> tuple[PyTree, ...]:
+      return tuple(one(state, *args) for state in states)
+
+    return each
 
   def make_update(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Compiles as `Vmap.make_update` does."""
     one = jax.jit(function, donate_argnums=0, out_shardings=self.layout)
-    return lambda states, values: tuple(one(*pair) for pair in zip(states, values, strict=True))
+
+    def update(states: tuple[TrainState, ...], values: PyTree) -> tuple[PyTree, ...]:
+      return tuple(one(*pair) for pair in zip(states, values, strict=True))
+
+    return update
 
 
 def _split(stacked: TrainState) -> tuple[TrainState, ...]:

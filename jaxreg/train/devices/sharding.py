@@ -164,5 +164,8 @@ def gathered(params: Params, layout: Params) -> Params:
 def gathered_layout(layout: Params) -> Params:
   """Returns the layout without splits over the data axis."""
   without = {"data": None, ("data", "model"): "model"}
-  spec = lambda spec: P(*(without.get(entry, entry) for entry in spec))
-  return jax.tree.map(lambda x: NamedSharding(x.mesh, spec(x.spec)), layout)
+
+  def gather(sharding: NamedSharding) -> NamedSharding:
+    return NamedSharding(sharding.mesh, P(*(without.get(entry, entry) for entry in sharding.spec)))
+
+  return jax.tree.map(gather, layout)

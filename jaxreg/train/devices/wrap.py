@@ -1,5 +1,6 @@
 """Wraps the one training step: over devices, over replicas, over steps."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -57,8 +58,8 @@ def make_step(
   options = {}
   if isinstance(layout, TrainState):
     split = layout.params
-    options["gather"] = lambda params: gathered(params, split)
-    options["scatter"] = lambda gradients: lay_out(gradients, split)
+    options["gather"] = functools.partial(gathered, layout=split)
+    options["scatter"] = functools.partial(lay_out, layout=split)
 
   def one(state, arrays, batch):
     return train_step(state, gather(arrays, batch), **options)

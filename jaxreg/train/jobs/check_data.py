@@ -3,6 +3,8 @@
 import os
 import sys
 
+import numpy as np
+
 from jaxreg.train.assemble.load_data import read_source, used_part
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.dataset import Dataset, Split
@@ -16,7 +18,7 @@ MOST_SHOWN = 20  # errors of single images
 def check_data(config: Config, workdir: str | os.PathLike[str]) -> Table:
   """Reads the data that `config` names, decodes each image once, and returns what there is.
 
-  Nothing is written into `workdir`. What is found out about images stays in the user's cache, where a run
+  Nothing is written into `workdir`. The faults of images stay in the user's cache, where a run
   with `data.skip_unreadable` looks for it. Data that a run would refuse, and images that would end it, raise
   a RunError.
   """
@@ -24,21 +26,20 @@ def check_data(config: Config, workdir: str | os.PathLike[str]) -> Table:
   source = read_source(config)
   faults = find_faults(source, fresh=True)
   # The same file may be in two splits, such as `val` and `test` of one folder.
-  messages = sorted({fault for of_split in faults.values() for fault in of_split.values()})
+  messages = sorted({fault for each in faults.values() for fault in each.values()})
   for message in messages[:MOST_SHOWN]:
     print(printable(message), file=sys.stderr)
   if (more := len(messages) - MOST_SHOWN) > 0:
     print(f"... and {more} more", file=sys.stderr)
   data = used_part(config, source)
-  numbers = lambda of: {name: len(split) for name, split in _splits(of).items()}
   results = {
     "source": config.data.name,
-    "sizes": numbers(data),
+    "sizes": _sizes(data),
     "class_names": list(data.class_names),
     "input_names": list(data.input_names),
     "num_classes": data.num_classes,
     "streams": data.streams(),
-    "images": sum(numbers(source).values()),
+    "images": sum(_sizes(source).values()),
     "unreadable": len(messages),
   }
   if not config.data.skip_unreadable and (ending := _ending(faults, source, data)):
@@ -67,12 +68,16 @@ def _splits(data: Dataset) -> dict[str, Split]:
   return {name: split for name, split in splits.items() if split is not None}
 
 
+def _sizes(data: Dataset) -> dict[str, int]:
+  return {name: len(split) for name, split in _splits(data).items()}
+
+
 def _ending(faults: dict[str, Faults], source: Dataset, data: Dataset) -> set[str]:
   """Describes the faults of the images that a run on `data`, a part of `source`, uses."""
   ending = set()
-  for name, found in faults.items():
+  for name, split_faults in faults.items():
     images = getattr(source, name).inputs
     used = [split.inputs.numbers for split in _splits(data).values() if split.inputs.store is images.store]
-    is_used = lambda number, used=used: any((numbers == number).any() for numbers in used)
-    ending |= {fault for position, fault in found.items() if is_used(images.numbers[position])}
+    ends = np.isin(images.numbers[list(split_faults)], np.concatenate(used))
+    ending |= {fault for fault, end in zip(split_faults.values(), ends, strict=True) if end}
   return ending

@@ -1,6 +1,6 @@
 """`job = compile`: compiles the training step for devices that are not here, and predicts whether it fits.
 
-Nothing is run. Bytes are those of one device. The time is a range. The shortest time computes at most of the
+Nothing is run. Bytes are for one device. The time is a range. The shortest time computes at most of the
 peak, and reads, writes and sends meanwhile. The longest computes at a smaller part of it, and does one after
 another. Latencies, input, evaluation and saving are left out, so small networks take longer.
 """
@@ -63,10 +63,10 @@ def compile(config: Config, workdir: Path) -> Table:
 
 def describe_data(config: Config) -> tuple[DataSpec, bool]:
   """Returns the description of the data, which may not be here, and whether each device keeps a copy."""
-  given = config.compile
-  if given.input_shape:
-    shape, sizes = tuple(given.input_shape), {"train": given.num_examples or config.batch_size}
-    num_classes = config.data.subset.num_classes or given.num_classes
+  fields = config.compile
+  if fields.input_shape:
+    shape, sizes = tuple(fields.input_shape), {"train": fields.num_examples or config.batch_size}
+    num_classes = config.data.subset.num_classes or fields.num_classes
     data = DataSpec(shape, "uint8", num_classes, sizes, scale=255.0)
     streams = bool(config.data[short(config.data.name)].get("stream")) or config.data.name == "image_folder"
     return data, not streams and _resident_bytes(data) <= config.data.resident_gib * GIB
@@ -196,7 +196,7 @@ def report_lines(results: Table) -> list[str]:
   low, high = (100 * share for share in results["mfu"])
   lines.append(f"predicted: {short:.3g} to {long:.3g} ms a step, MFU {low:.3g} to {high:.3g} %; not measured")
   if not results["is_tpu"]:
-    lines.append("activations and collectives are those of the CPU's compiler, an estimate for GPUs")
+    lines.append("activations and collectives come from the CPU's compiler, an estimate for GPUs")
   return lines
 
 

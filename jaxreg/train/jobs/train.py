@@ -71,8 +71,8 @@ def _claim_and_train(config: Config, workdir: Path, part: str, times: Times) -> 
     teacher = processes.everywhere(lambda: make_teacher(data, config.teacher.workdir))
   program = build(config, data, teacher=teacher)
   replicas = replicas_of(config, program)
-  given = config.pretrained.workdir or config.pretrained.file
-  if given and not processes.first(lambda: bool(good_steps(workdir))):
+  start = config.pretrained.workdir or config.pretrained.file
+  if start and not processes.first(lambda: bool(good_steps(workdir))):
     pretrained = processes.everywhere(lambda: load_pretrained(program, **config.pretrained.to_dict()))
   with contextlib.ExitStack() as held:
     claimed = processes.first(

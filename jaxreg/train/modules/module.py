@@ -67,7 +67,7 @@ def with_named_leaves(
 
     # The user's functions know nothing of explicit axes: JAX chooses within them how arrays are split.
     outputs, new = partitioned(run, x, params, model_state, key, kept=(slice(1), slice(0)))
-    # Without what the call has stored beside its state.
+    # Leave out what the call has stored in addition to its state.
     return outputs, jax.tree.map(
       _cast, filled(model_state, nested(new)), model_state
     ) if train else model_state

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 from etils.epath import Path
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 from orbax.checkpoint import v1
 
 from jaxreg._atomic_files import in_bucket, remove
@@ -21,6 +21,7 @@ from jaxreg.train.sealed_tables import Json
 from jaxreg.train.step.metrics import Values, averaged, chosen_metric
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array
 
 ocp: Any = v1  # Its classes do not satisfy its own protocols for a type checker.
 TRIES = 5  # in case a training run deletes each checkpoint while it is read
@@ -170,8 +171,11 @@ def restore(workdir: Path, step: int, like: TrainState) -> TrainState:
 
 def abstract(state: TrainState, sharding: Layout | SingleDeviceSharding) -> TrainState:
   """Returns the shapes and dtypes of a state, to restore it with one sharding or a tree of shardings."""
-  like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-  return jax.tree.map(like, state, jax.tree.broadcast(sharding, state))
+
+  def shape_of(x: Array, sharding: Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+  return jax.tree.map(shape_of, state, jax.tree.broadcast(sharding, state))
 
 
 def pick_and_restore(

@@ -52,7 +52,10 @@ def make_evaluate(
       means = jax.vmap(program.target.mean)(members)
       return jax.vmap(lambda one: program.target.metrics(one, examples))(means)
 
-    return lambda states, arrays, batch, number: join(predict(states, arrays, batch, number), arrays, batch)
+    def step(states: States, arrays: dict[str, Array], batch: Batch, number: Array) -> Sums:
+      return join(predict(states, arrays, batch, number), arrays, batch)
+
+    return step
 
   steps = {True: make(True)}
   steps[False] = steps[True] if program.extras.average.along else make(False)

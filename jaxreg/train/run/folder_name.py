@@ -22,10 +22,9 @@ def default_workdir(config_path: str, overrides: Options) -> Path:
   An evaluation looks for the existing folder of a run with the same overrides, where overrides that belong to
   the evaluation do not count.
   """
-  named = lambda free: _named(config_path, overrides, free)
   if overrides.get("job") not in ("evaluate", "predict", "export", "report"):
-    return named(TRAINS)
-  folders = [named(free) for free in (TRAINS, PREDICTS, EVALUATES)]
+    return _named(config_path, overrides, TRAINS)
+  folders = [_named(config_path, overrides, free) for free in (TRAINS, PREDICTS, EVALUATES)]
   return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])
 
 
@@ -33,7 +32,7 @@ def _named(config_path: str, overrides: Options, free: frozenset[str]) -> Path:
   path, _, argument = split_variant(config_path)
   name = PurePath(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":
-    name += "-compare"  # beside the run that the same config trains alone
+    name += "-compare"  # next to the run that the same config trains alone
   changed = {field: value for field, value in sorted(overrides.items()) if row_of(field).scope not in free}
   return Path("runs") / _one_folder(f"{name}-{short_hash(changed)}" if changed else name)
 

@@ -69,7 +69,7 @@ class Interrupt:
       return self.received is not None
     reached = False
     for step in steps:
-      # The service fixes one number, the largest that was asked for plus one, and says yes to that one only.
+      # The service fixes one number, the largest requested number plus one, and agrees to that one only.
       # So each number is asked for, also within a dispatch of several steps and across runs.
       Interrupt._asked = step if Interrupt._asked is None else Interrupt._asked + 1
       reached |= multihost_utils.reached_preemption_sync_point(Interrupt._asked)

@@ -84,7 +84,7 @@ def _acquire(file: Path, content: bytes, say: Callable[[str], None]) -> str:
   while True:
     other = read_stored(file)
     holder = {} if other is None else _table(other.content)
-    if other is None or other.age > LEASE or not holder:  # the copy of a file `lock` of a disk is no lease
+    if other is None or other.age > LEASE or not holder:  # a copied `lock` file of a disk is not a lease
       generation = write_if(file, content, other.generation if other else "0")
       if generation is not None:
         return generation

@@ -16,8 +16,8 @@ from jaxreg.train.step.metrics import Values, averaged
 from jaxreg.train.step.program import Program
 
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"  # fits into 80 columns
-PART_WIDTH = 24  # characters of a part's name beside its bar
-LINES = 20  # of a run whose log is no terminal
+PART_WIDTH = 24  # characters of a part's name before its bar
+LINES = 20  # of a run whose log is not a terminal
 LONGEST, SHORTEST_OF_PART = 600.0, 60.0  # seconds between two of these lines
 # The metrics that people read, in this order.
 SHOWN = (

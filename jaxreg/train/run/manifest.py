@@ -155,7 +155,7 @@ class _Inspected(NamedTuple):
     return None if self.manifest is None else self.manifest["metrics"]
 
   def at_most(self, metric: str, value: float) -> bool:
-    """Whether a metric may have been at most this value."""
+    """Tells whether a metric may have been at most this value."""
     return self.manifest is None or (self.metrics or {}).get(metric, math.inf) <= value
 
 

@@ -122,6 +122,9 @@ def _parse(line: bytes, run: str) -> Table | None:
     record = parse_table(line, run=run)
   except ValueError:
     return None
-  is_step = lambda value: type(value) is int and abs(value) < 2**63  # NumPy holds no larger one
-  numbers = all(isinstance(value, float) or is_step(value) for value in record.values())
-  return record if numbers and is_step(record.get("step")) and "epoch" in record else None
+  numbers = all(isinstance(value, float) or _is_step(value) for value in record.values())
+  return record if numbers and _is_step(record.get("step")) and "epoch" in record else None
+
+
+def _is_step(value: object) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63  # as NumPy's int64

@@ -35,7 +35,7 @@ class Recorder:
   ):
     """Continues the record whose `sums` were saved with a checkpoint, if any.
 
-    A step has so many `examples`. `utilization` is the MFU of a step that takes a second, if it is known.
+    `examples` is their number in a step, `utilization` the MFU of a step that takes a second, if it is known.
     """
     self._log, self._every, self._examples, self._guard = log, every, examples, guard
     self._utilization = utilization
@@ -55,7 +55,7 @@ class Recorder:
     self._pending = (steps, metrics)
 
   def sums(self) -> Json:
-    """The sums since the last record, without pending metrics, as JSON for a checkpoint."""
+    """Returns the sums since the last record, without pending metrics, as JSON for a checkpoint."""
     if self._total is None:
       return None
     return {"steps": self._recorded, "sums": {name: _to_json(pair) for name, pair in self._total.items()}}

@@ -126,6 +126,9 @@ def _predicted(target: Numbers, predictions: np.ndarray, labels: np.ndarray, tit
   predictions = target.original(predictions)
   levels, quantiles = target.quantiles(predictions)
   point = np.asarray(target.point(predictions))
-  first = lambda x: x.reshape(len(labels), -1, *x.shape[labels.ndim :])[:, 0]
+
+  def first(x: np.ndarray) -> np.ndarray:
+    return x.reshape(len(labels), -1, *x.shape[labels.ndim :])[:, 0]
+
   bands = first(quantiles) if len(levels) else None
   return plots.predicted(first(labels), first(point), bands, levels=levels, title=title)

@@ -77,7 +77,7 @@ def claim_and_lock(
   remark = claim(workdir, fields, data, num_steps)
   if (workdir / "results.json").is_file():
     results = read(workdir, "results.json")
-    results.pop("goodput", None)  # times are no results: they differ between equal runs
+    results.pop("goodput", None)  # times are not results: they differ between equal runs
     again = "to start over, remove it or give another --workdir"
     tell = progress if part else functools.partial(print, file=sys.stderr)
     tell(f"nothing left to do: {printable(str(workdir))} has its results; {again}")
@@ -209,8 +209,10 @@ def _differences(old: Table, new: Table, free: frozenset[str]) -> dict[str, tupl
 def _show(differences: dict[str, tuple[object, object]]) -> str:
   # The other fields often differ because a name does.
   first = sorted(differences.items(), key=lambda item: not item[0].endswith(".name"))
-  text = lambda value: shortened(repr(value), 80)
-  shown = [f"{field} was {text(old)}, is {text(new)}" for field, (old, new) in first[:SHOWN]]
+  shown = [
+    f"{field} was {shortened(repr(old), 80)}, is {shortened(repr(new), 80)}"
+    for field, (old, new) in first[:SHOWN]
+  ]
   more = len(differences) - len(shown)
   return ", ".join(shown) + (f", and {more} more differ" if more else "")
 
@@ -223,13 +225,16 @@ def _other_environment(workdir: Path) -> str | None:
     before = read(workdir, "environment.json")
   except RunError as error:
     return f"{str(error).partition(';')[0]}: whether the versions are the same is not known"
-  shown = lambda value: f"{len(value)} times {value[0]}" if isinstance(value, list) and value else str(value)
   differ = [
-    f"{name} was {printable(shown(before[name]))}, is {shown(now)}"
+    f"{name} was {printable(_in_words(before[name]))}, is {_in_words(now)}"
     for name, now in _environment().items()
     if name in before and before[name] != now
   ]
   return f"the run began in another environment: {', '.join(differ)}" if differ else None
+
+
+def _in_words(value: object) -> str:
+  return f"{len(value)} times {value[0]}" if isinstance(value, list) and value else str(value)
 
 
 def _environment() -> Table:

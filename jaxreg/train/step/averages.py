@@ -15,6 +15,16 @@ from jaxreg._errors import ArgumentError
 from jaxreg.typing import Array, Key, Params, PyTree
 
 
+def _no_state(params: Params) -> PyTree:
+  del params
+  return ()
+
+
+def _current(state: PyTree, params: Params) -> Params:
+  del state
+  return params
+
+
 def _keep(state: PyTree, *_: object) -> PyTree:
   return state
 
@@ -39,8 +49,8 @@ class Averaging:
     samples: how many draws a prediction is the mean over, where there is a `draw`.
   """
 
-  init: Callable[[Params], PyTree] = lambda params: ()
-  params: Callable[[PyTree, Params], Params] = lambda state, params: params
+  init: Callable[[Params], PyTree] = _no_state
+  params: Callable[[PyTree, Params], Params] = _current
   step: Callable[[PyTree, Params, Array], PyTree] = _keep
   evaluated: Callable[[PyTree, Array, Params], PyTree] | None = None
   stopped: Callable[[PyTree], Array] | None = None
@@ -134,7 +144,7 @@ def _collecting(average: Any, start: float, every: int, num_steps: int, steps_pe
     # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
     zeros = functools.partial(jax.tree.map, jnp.zeros_like)
     state: PyTree = jax.lax.cond(length == num_steps, _keep, zeros, old)
-    # Counted back from the end, so that the last iterate is always in the mean.
+    # Counted back from the end, so that the mean always includes the last iterate.
     takes = (number > first) & ((num_steps - number) % period == 0)
     return jax.lax.cond(takes, average.update, _keep, state, params), jnp.int32(num_steps)
 

@@ -1,5 +1,6 @@
-# pyright: reportUnknownMemberType=false
 """The examples that losses, terms and metrics read: made once from a stored batch, after augmentation."""
+
+# pyright: reportUnknownMemberType=false
 
 from typing import NamedTuple
 

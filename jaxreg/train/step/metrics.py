@@ -1,5 +1,6 @@
-# pyright: reportMissingTypeStubs=false
 """Metrics as pairs (sum, count): addition merges them exactly over batches, devices and processes."""
+
+# pyright: reportMissingTypeStubs=false
 
 import dataclasses
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,8 @@
 """The Optax chain of a run, and the optimizers that Optax and `jaxreg.optim` lack."""
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
+# pyright: reportMissingTypeStubs=false
+
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

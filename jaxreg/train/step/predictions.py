@@ -1,5 +1,6 @@
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 """The predictions of a state, and the metrics of these predictions."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from collections.abc import Callable
 

@@ -1,5 +1,6 @@
-# pyright: reportMissingTypeStubs=false
 """The pure functions of a run."""
+
+# pyright: reportMissingTypeStubs=false
 
 import dataclasses
 import functools

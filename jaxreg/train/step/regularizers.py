@@ -1,5 +1,6 @@
-# pyright: reportMissingTypeStubs=false
 """The penalties, example terms, constraints, noise and augmentations that a configuration names."""
+
+# pyright: reportMissingTypeStubs=false
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence

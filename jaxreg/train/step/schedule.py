@@ -1,5 +1,6 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 """Learning rates over a run: their shapes, and the warm-up before them."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 import collections
 

@@ -117,16 +117,23 @@ class Extras:
     """`(state, metric) -> state`, called after each evaluation on the validation split, or None."""
     if (update := self.average.evaluated) is None:
       return None
-    return lambda state, metric: state.replace(
-      extras={**state.extras, "average": update(state.extras["average"], metric, state.variables)}
-    )
+
+    def evaluated(state: TrainState, metric: Array) -> TrainState:
+      average = update(state.extras["average"], metric, state.variables)
+      return state.replace(extras={**state.extras, "average": average})
+
+    return evaluated
 
   @property
   def draw(self) -> Callable[[TrainState, Key], TrainState] | None:
     """`(state, key) -> state`, a draw of the parameters for predictions; None where they are not drawn."""
     if (draw := self.average.draw) is None:
       return None
-    return lambda state, key: state.replace(**draw(key, state.extras["average"], state.variables))
+
+    def drawn(state: TrainState, key: Key) -> TrainState:
+      return state.replace(**draw(key, state.extras["average"], state.variables))
+
+    return drawn
 
   def averaged(self, state: TrainState) -> Variables | None:
     """Returns the averaged parameters and statistics; None without an average."""

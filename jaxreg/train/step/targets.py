@@ -1,5 +1,6 @@
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 """What the labels of a run are, classes or numbers: how predictions are averaged and measured."""
+
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 
 import dataclasses
 from collections.abc import Mapping
@@ -114,7 +115,7 @@ class Numbers:
   def metrics(self, predictions: Array, examples: Examples) -> Sums:
     """Computes the metrics of every evaluation; `nlpd` is minus a Gaussian's log-density.
 
-    They are in the units of the data, where those of several targets may differ: `relative` weighs them.
+    They are in the units of the data, which may differ between targets: `relative` weighs them.
     """
     labels, weights = examples.labels, examples.label_weights
     point, relative = self.point(predictions), self._relative(labels)

@@ -271,5 +271,5 @@ def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:
   if not clip:
     return None
   if len(clip) != 2 or not clip[0] < clip[1]:
-    raise ArgumentError("clip", f"must be () or the least and the largest input, got {clip}")
+    raise ArgumentError("clip", f"must be () or the minimum and maximum input, got {clip}")
   return clip[0], clip[1]

@@ -54,7 +54,7 @@ def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -
       if ours:
         _prepare_ours(ours, root, manual, download=not manual_dir)
       else:
-        # TFDS writes beside the data set's folder and renames, so an interrupted preparation leaves no data
+        # TFDS writes next to the data set's folder and renames, so an interrupted preparation leaves no data
         # set. If another process has prepared it by now, TFDS does nothing.
         with contextlib.redirect_stdout(sys.stderr):
           _write(tfds.builder(reference, data_dir=root), root / "downloads", manual)
@@ -172,7 +172,7 @@ def _check_possible(reference: str, name: str, root: Path) -> None:
 
 
 def _prepared(folder: Path) -> list[str]:
-  """The prepared versions of a data set, or its configurations with versions."""
+  """Lists the prepared versions of a data set, or its configurations with versions."""
   infos = [*folder.glob("*/dataset_info.json"), *folder.glob("*/*/dataset_info.json")]
   return sorted(str(info.parent.relative_to(folder)) for info in infos)
 
@@ -189,7 +189,7 @@ def _one_process(reference: str, root: Path) -> Iterator[None]:
 
 
 def _official_files(name: str) -> dict[str, checksums.UrlInfo]:
-  """Addresses, sizes, SHA-256 and names of the files; TFDS's classes need a package of `[prepare]` here."""
+  """Returns each file's address, size, SHA-256 and name; TFDS's classes need `[prepare]` for that."""
   return checksums.load_url_infos(tfds.core.tfds_path(f"url_checksums/{name}.txt"))
 
 
@@ -261,10 +261,10 @@ BUILDERS = {"mnist": MNIST, "cifar10": Cifar10, "cifar100": Cifar100}
 
 
 def _read_members(archive: Path, names: list[str]) -> dict[str, bytes]:
-  """Files of a .tar.gz, read in one pass: going back to an earlier file would decompress all again."""
-  found = {}
+  """Reads files of a .tar.gz in one pass: going back to an earlier file would decompress all again."""
+  contents = {}
   with tarfile.open(archive, "r|gz") as tar:
     for member in tar:
       if member.name in names and (stream := tar.extractfile(member)):
-        found[member.name] = stream.read()
-  return found
+        contents[member.name] = stream.read()
+  return contents

@@ -35,7 +35,7 @@ def tfds(
   subset: Subset = ALL,
   validation_fraction: float = 0.1,
 ) -> Dataset:
-  """A set of https://www.tensorflow.org/datasets with one label per image and images of one size.
+  """Reads a set of https://www.tensorflow.org/datasets with one label per image and images of one size.
 
   With `stream`, the images may have any size. A prepared set (format array_record) is read as it is. A
   missing set is prepared first: mnist, cifar10 and cifar100 without TensorFlow, any other set if TensorFlow
@@ -91,7 +91,7 @@ def tfds(
 
 
 def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
-  """TFDS's reader of a data set, and its folder; a set that is not prepared is prepared first."""
+  """Opens TFDS's reader of a data set and returns its folder too; prepares the set if need be."""
   parsed = re.fullmatch(r"(\w+)(?:/([^:/]+))?(?::((?:\d+|\*)(?:\.(?:\d+|\*)){2}))?", reference)
   if not parsed:
     raise ArgumentError(
@@ -127,7 +127,7 @@ def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
 
 
 def _find(root: Path, name: str, config: str, version: str) -> Path | None:
-  """The folder of the newest prepared version that matches; TFDS's own search may download."""
+  """Finds the folder of the newest prepared version that matches; TFDS's own search may download."""
   from tensorflow_datasets.core import Version
 
   default = root / name / ".config" / "metadata.json"
@@ -137,7 +137,7 @@ def _find(root: Path, name: str, config: str, version: str) -> Path | None:
       config = named if re.fullmatch(r"[^/:]+", named) else ""
   prepared = (info.parent for info in (root / name / config).glob("*/dataset_info.json"))
   versions = {Version(folder.name): folder for folder in prepared if Version.is_valid(folder.name)}
-  matching = [found for found in versions if not version or found.match(version)]
+  matching = [each for each in versions if not version or each.match(version)]
   return versions[max(matching)] if matching else None
 
 

@@ -49,7 +49,7 @@ def reading(builder: Reader, folder: Path, split: str) -> Iterator[None]:
     raise ArgumentError(
       "data_dir",
       f"{folder} is prepared as {builder.info.file_format.value}, which cannot be read without TensorFlow; "
-      "remove that folder or give another data_dir, and it is prepared anew as array_record",
+      "remove that folder or give another data_dir, and it is prepared again as array_record",
     ) from error
   except Exception as error:  # the record reader, Protocol Buffers and Pillow have no common error
     raise damaged(folder, error, f"split {split}: ") from error
@@ -58,20 +58,20 @@ def reading(builder: Reader, folder: Path, split: str) -> Iterator[None]:
 
 
 def damaged(folder: Path, error: Exception, what: str = "") -> RunError:
-  """The error of a set that cannot be read."""
+  """Builds the error of a set that cannot be read."""
   remedy = "remove that folder and prepare it again"
   return ArgumentError("", f"{what}{folder} is damaged or incomplete ({one_line(error)}); {remedy}")
 
 
 def arrays(builder: Reader, folder: Path, split: str, image: str, label: str, order: str) -> Split:
-  """A split, of TFDS's expression `split`, whose images are decoded at once; with `order` as of `tfds`."""
+  """Reads a split, a TFDS expression, and decodes its images at once; `order` as in `tfds`."""
   what = (split, image, label) if order == "stored" else (split, image, label, order)
-  found = cached(folder, what, lambda: _decoded(builder, split, image, label, order))
-  return Split(found["images"], found["labels"])
+  stored = cached(folder, what, lambda: _decoded(builder, split, image, label, order))
+  return Split(stored["images"], stored["labels"])
 
 
 def streamed(folder: Path, split: str, image: str, label: str) -> Split:
-  """A split whose images are decoded when a batch is made; the arguments are those of `arrays`."""
+  """Reads a split whose images are decoded when a batch is made; takes the arguments of `arrays`."""
   labels = cached(folder, (split, label), lambda: {"labels": _labels(folder, split, label)})["labels"]
   records = Records(str(folder), split, image, fingerprint(folder))
   return Split(Images(records, np.arange(len(labels))), labels)
@@ -103,7 +103,7 @@ class Records:
 
 
 def _undecoded(builder: Reader, split: str) -> Sequence[Table]:
-  """TFDS's source of a split, with images as they are stored."""
+  """Opens TFDS's source of a split, with images as they are stored."""
   import tensorflow_datasets
 
   features = builder.info.features
@@ -114,7 +114,7 @@ def _undecoded(builder: Reader, split: str) -> Sequence[Table]:
 
 @functools.lru_cache(maxsize=8)
 def _opened(folder: str, split: str) -> Sequence[Table]:
-  """The `_undecoded` source of a folder's split; each process opens it once."""
+  """Opens the `_undecoded` source of a folder's split; each process opens it once."""
   import tensorflow_datasets
 
   return _undecoded(tensorflow_datasets.builder_from_directory(folder), split)
@@ -153,9 +153,9 @@ def _decoded(builder: Reader, split: str, image: str, label: str, order: str) ->
 def cached(
   folder: Path, what: tuple[str, ...], make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-  """The arrays of `make()`, which is called only if no valid file of these data holds them.
+  """Returns the arrays of `make()`, which is called only if no valid file of these data holds them.
 
-  They depend on the folder of the prepared set and on `what`, of which the split's expression is the first.
+  They depend on the folder of the prepared set and on `what`, whose first entry is the split's expression.
   """
   key = json.dumps([FORMAT, *what])
   origin = f"{key} {fingerprint(folder)}"
@@ -163,9 +163,9 @@ def cached(
   name = f"{re.sub(r'[^0-9A-Za-z]+', '_', what[0]).strip('_')}-{zlib.crc32(key.encode()):08x}.npz"
   file = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}" / name
   with contextlib.suppress(Exception):  # whatever is wrong with the file, it can be made again
-    found = read_npz(file) if file.is_file() else {}  # a pipe would be waited for
-    if str(found.pop("fingerprint")) == origin:
-      return found
+    arrays = read_npz(file) if file.is_file() else {}  # a pipe would be waited for
+    if str(arrays.pop("fingerprint")) == origin:
+      return arrays
   made = make()
   # A read-only or full disk only costs the next start some time; this run goes on.
   with contextlib.suppress(OSError), replaced(file) as stream:
@@ -174,7 +174,7 @@ def cached(
 
 
 def fingerprint(folder: Path) -> str:
-  """A digest of the arrays' origin: the contents of the descriptions, the names and sizes of the files."""
+  """Digests the arrays' origin: the contents of the descriptions, the names and sizes of the files."""
   digest = hashlib.sha256()
   for file in sorted(path for path in folder.iterdir() if path.is_file()):
     digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
