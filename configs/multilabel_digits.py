@@ -12,10 +12,10 @@ from configs.softmax_digits import get_config as softmax_digits
 from jaxreg.train import Config
 from jaxreg.train.errors import unknown
 
-VARIANTS = ("multilabel", "asymmetric", "binary_focal", "binary_poly_loss", "binary_confidence_penalty")
+VARIANTS = ("binary", "asymmetric", "binary_focal", "binary_poly_loss", "binary_confidence_penalty")
 
 
-def get_config(name: str = "multilabel") -> Config:
+def get_config(name: str = "binary") -> Config:
   if name not in VARIANTS:
     raise unknown("argument", name, VARIANTS)
   config = softmax_digits()
@@ -24,7 +24,7 @@ def get_config(name: str = "multilabel") -> Config:
   config.model.MLP.widths = (64, 64)
   config.compare.rows = {
     "cross-entropy": {},
-    "label smoothing": {"method.multilabel.loss.smoothing": 0.05},
+    "label smoothing": {"method.binary.loss.smoothing": 0.05},
     "dropout": {"model.MLP.dropout_rate": 0.3},
     "l2": {"regularizers.names": ("l2",), "regularizers.l2.weight": 1e-3},
     "mixup": {"augment.names": ("mixup",)},

@@ -128,7 +128,7 @@ def test_options_that_do_not_fit_are_refused():
 
 
 def test_several_labels_have_no_class_weights():
-  config = runs.make_config({"method.name": "multilabel", "method.class_weights": "inverse"})
+  config = runs.make_config({"method.name": "binary", "method.class_weights": "inverse"})
   with pytest.raises(train.RunError, match=r"method\.class_weights: needs single-label classes"):
     build(config, sources.digits(attributes=True).describe())
 

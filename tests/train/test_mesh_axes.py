@@ -71,7 +71,7 @@ def test_a_run_is_that_on_automatic_axes(name, devices, images, tmp_path, no_fig
     {"data.resident_gib": 0.0, "replicas": 2},
     {"steps_per_dispatch": 2, "average.name": "ema"},
     {**MLP, "data.balanced": True, "method.class_weights": "sqrt"},
-    {"data.digits.attributes": True, "method.name": "multilabel"},
+    {"data.digits.attributes": True, "method.name": "binary"},
     {"regularizers.names": ("r_drop", "virtual_adversarial", "l2"), "optimizer.name": "sam"},
     {"method.name": "group_softmax", "augment.names": ("manifold_mixup",)},
   ],

@@ -19,7 +19,7 @@ from jaxreg.train.summary import summary
 
 FIELDS = {
   "data.digits.attributes": True,
-  "method.name": "multilabel",
+  "method.name": "binary",
   "model.MLP.dropout_rate": 0.0,
   "epochs": 3,
 }
@@ -222,7 +222,7 @@ def test_labels_that_are_neither_are_refused(tmp_path, labels, message):
   [
     (
       {**FIELDS, "method.name": "softmax"},
-      "4 yes-or-no labels an example, which need one of binary, multilabel",
+      "4 yes-or-no labels an example, which need one of binary, binary_focal",
     ),
     ({"method.name": "binary"}, "the labels of the data are 10 classes, which need one of softmax,"),
     ({**FIELDS, "regularizers.names": ("r_drop",)}, "cannot be used with .* several labels an example"),

@@ -255,7 +255,7 @@ def test_several_labels(tmp_path, light_runs):
   frame = pandas.DataFrame({"x": x[:, 0], "y": x[:, 1], "up": x[:, 0] > 0, "right": x[:, 1] > 0})
   frame.to_csv(tmp_path / "a.csv", index=False)
   fields = {"data.name": "csv", "data.csv.path": str(tmp_path / "a.csv"), "data.csv.labels": ("up", "right")}
-  train.train(runs.make_config({**fields, "method.name": "multilabel", "epochs": 2}), tmp_path / "run")
+  train.train(runs.make_config({**fields, "method.name": "binary", "epochs": 2}), tmp_path / "run")
   columns, _ = written(tmp_path / "run", tmp_path / "a.csv", tmp_path / "out.csv", "--conformal")
   assert [*columns] == ["example", "up", "p(up)", "set(up)", "right", "p(right)", "set(right)"]
   log_probs = np.asarray(train.load(tmp_path / "run")(x))

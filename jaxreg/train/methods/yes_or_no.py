@@ -48,7 +48,7 @@ def on_yes(loss: Callable[..., Array], term: str) -> Method:
 
 
 METHODS = {
-  **dict.fromkeys(("binary", "multilabel"), on_yes(losses.binary_cross_entropy, "nll")),
+  "binary": on_yes(losses.binary_cross_entropy, "nll"),
   "binary_focal": on_yes(losses.binary_focal, "focal"),
   "asymmetric": on_yes(losses.asymmetric, "asymmetric"),
   "binary_poly_loss": on_yes(losses.binary_poly_loss, "poly_loss"),
