@@ -1,12 +1,15 @@
 """Data from tables, `csv` and `huggingface`: against NumPy, scikit-learn and what was written."""
 
 import csv
+import datetime
+import decimal
 import functools
 import gzip
 import io
 import json
 import os
 import pickle
+import re
 import shutil
 
 import numpy as np
@@ -18,6 +21,7 @@ from jaxreg import train
 from jaxreg.train.data.huggingface import Encoded
 
 hub = pytest.importorskip("datasets")
+pa = pytest.importorskip("pyarrow")
 
 RANDOM = np.random.default_rng(0)
 COLOURS = np.array(["red", "green", "blue"])
@@ -506,6 +510,182 @@ def test_columns_of_other_kinds_are_told(tmp_path, values, options, told):
   with pytest.raises(train.RunError, match=told) as refused:
     stored(tmp_path / "set", test="", **options)
   assert "\n" not in str(refused.value)
+
+
+DAY = datetime.datetime(2020, 1, 1)
+TWO = ["u", "v"]
+# Arrow's type of the column z, its values, and what must come of it: inputs by name, or the end of the error.
+KINDS = {
+  "8-bit integers": (pa.int8(), [-128, 127], {"z": [-128, 127]}),
+  "unsigned integers of 64 bits": (pa.uint64(), [2**63, 2**64 - 2**11], {"z": [2.0**63, 2.0**64 - 2.0**11]}),
+  "integers beyond 2**31, some missing": (pa.int64(), [2**40 + 1, None], {"z": [2**40 + 1, np.nan]}),
+  "integers that are one in float64": (
+    pa.int64(),
+    [2**53, 2**53 + 1],
+    "text: column 'z' has different integers",
+  ),
+  "half precision": (pa.float16(), [np.float16(1.5), None], {"z": [1.5, np.nan]}),
+  "infinity": (pa.float64(), [1.0, np.inf], "column 'z' has an infinite value"),
+  "bools, some missing": (pa.bool_(), [True, None], {"z": [1, np.nan]}),
+  "decimals": (pa.decimal128(5, 2), [decimal.Decimal("1.25"), None], {"z": [1.25, np.nan]}),
+  "nothing": (pa.null(), [None, None], "leave_out: column 'z' has no value in training"),
+  "texts, some missing": (pa.string(), ["u", None], {"z=u": [1, 0]}),
+  "large texts": (pa.large_string(), TWO, {"z=u": [1, 0], "z=v": [0, 1]}),
+  "a dictionary of texts": (pa.dictionary(pa.int32(), pa.string()), TWO, {"z=u": [1, 0], "z=v": [0, 1]}),
+  "a dictionary of numbers": (pa.dictionary(pa.int32(), pa.int64()), [5, 7], {"z": [5, 7]}),
+  "bytes": (pa.binary(), [b"1", b"2"], "leave_out: column 'z' has Value"),
+  "bytes of one length": (pa.binary(1), [b"1", b"2"], "leave_out: column 'z' has Value"),
+  "timestamps": (pa.timestamp("ns", tz="UTC"), [DAY, None], "leave_out: column 'z' has Value"),
+  "dates": (pa.date32(), [DAY.date()] * 2, "leave_out: column 'z' has Value"),
+  "times": (pa.time64("us"), [datetime.time(1)] * 2, "leave_out: column 'z' has Value"),
+  "durations": (pa.duration("s"), [datetime.timedelta(1)] * 2, "leave_out: column 'z' has Value"),
+  "structures": (pa.struct([("a", pa.int64())]), [{"a": 1}, None], "leave_out: column 'z' has {'a'"),
+  "lists": (pa.list_(pa.int64()), [[1, 2], [3, 4]], {"z[0]": [1, 3], "z[1]": [2, 4]}),
+  "large lists": (pa.large_list(pa.float32()), [[1, 2], [3, 4]], {"z[0]": [1, 3], "z[1]": [2, 4]}),
+  "lists, the first missing": (
+    pa.list_(pa.float64(), 2),
+    [None, [3, 4]],
+    {"z[0]": [np.nan, 3], "z[1]": [np.nan, 4]},
+  ),
+  "lists of bools": (pa.list_(pa.bool_()), [[True, False]] * 2, {"z[0]": [1, 1], "z[1]": [0, 0]}),
+  "lists of unequal length": (pa.list_(pa.float64()), [[1.0, 2.0], [1.0]], "leave_out: column 'z' has List"),
+  "lists without a value": (
+    pa.list_(pa.float64()),
+    [[1.0, None]] * 2,
+    "leave_out: the lists of column 'z' have no",
+  ),
+  "empty lists": (pa.list_(pa.float64()), [[]] * 2, "leave_out: column 'z' has List"),
+  "lists of lists": (pa.list_(pa.list_(pa.int64())), [[[1], [2, 3]]] * 2, "leave_out: column 'z' has List"),
+  "lists of digits": (pa.list_(pa.string()), [["1", "2"]] * 2, "leave_out: column 'z' has List"),
+  "lists of bytes": (pa.list_(pa.binary()), [[b"1"]] * 2, "leave_out: column 'z' has List"),
+  "lists of timestamps": (pa.list_(pa.timestamp("s")), [[DAY]] * 2, "leave_out: column 'z' has List"),
+  "lists of structures": (
+    pa.list_(pa.struct([("a", pa.int64())])),
+    [[{"a": 1}]] * 2,
+    "leave_out: column 'z' has List",
+  ),
+}
+
+
+@pytest.mark.parametrize("save", [save_to_disk, save_parquet])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_of_each_kind_is_right_or_named(tmp_path, kind, save):
+  dtype, values, expected = KINDS[kind]
+  table = pa.table({"z": pa.array(values * 20, dtype), "x": np.arange(40) / 7, "label": ["a", "b"] * 20})
+  save(tmp_path / "set", {"train": hub.Dataset(table), "test": hub.Dataset(table)})
+  if isinstance(expected, str):
+    with pytest.raises(train.RunError, match=re.escape(expected)) as refused:
+      stored(tmp_path / "set", labels=("label",))
+    assert "\n" not in str(refused.value)
+    return
+  data = stored(tmp_path / "set", labels=("label",))
+  inputs = dict(zip(data.input_names, unscaled(data, data.test).T, strict=True))
+  for name, column in expected.items():
+    column = np.array(column, np.float64)
+    filled = np.where(np.isnan(column), np.nanmean(column), column)
+    np.testing.assert_allclose(inputs[name][:2], filled, rtol=1e-6, atol=1e-6)
+  assert {*expected} == {name for name in inputs if name[0] == "z"}
+
+
+ANIMALS = {"label": hub.ClassLabel(names=["cat", "dog"])}
+
+
+def classes(names, label=(0, 1), more=None):
+  features = {"x": hub.Value("float64"), "label": hub.ClassLabel(names=names)} | (more or {})
+  table = {"x": np.arange(40) / 7, "label": [*label] * 20} | dict.fromkeys(more or {}, [0, 1] * 20)
+  return hub.Dataset.from_dict(table, features=hub.Features(features))
+
+
+@pytest.mark.parametrize(
+  ("splits", "told"),
+  [
+    ({"test": classes(["dog", "cat"])}, "column 'label' has"),
+    ({"test": classes(["cat", "dog", "eel"], (0, 2))}, "column 'label' has 2.0, which no training"),
+    (
+      {"test": hub.Dataset.from_dict({"x": [0.0] * 4, "label": ["cat"] * 4})},
+      "column 'label' has Value",
+    ),
+    (
+      {"test": hub.Dataset.from_dict({"x": ["0"] * 4}).add_column("label", [0] * 4)},
+      "column 'x' has Value",
+    ),
+    ({"test": hub.Dataset.from_dict({"label": [0, 1]})}, "test: split 'test' has no column 'x'"),
+    ({"test": hub.Dataset.from_dict({"x": [0.0, 1.0]})}, "test: split 'test' has no column 'label'"),
+    ({"test": classes(["cat", "dog"]).select([])}, "test: split 'test' of .* has no examples"),
+    ({"train": classes(["cat", "dog"]).select([])}, "train: split 'train' of .* has no examples"),
+    ({"un sup-1": classes(["cat", "dog"]).select([])}, ""),
+    ({"test": classes(["cat", "dog"]).remove_columns("x").add_column("x", [None] * 40)}, ""),
+  ],
+)
+def test_splits_that_differ_are_told(tmp_path, splits, told):
+  tables = {"train": classes(["cat", "dog"]), "test": classes(["cat", "dog"]), **splits}
+  hub.DatasetDict(tables).save_to_disk(tmp_path / "set")
+  if not told:  # a split that nothing reads, or a column without values
+    np.testing.assert_array_equal(stored(tmp_path / "set").test.labels, [0, 1] * 20)
+    return
+  with pytest.raises(train.RunError, match=told) as refused:
+    stored(tmp_path / "set")
+  assert "\n" not in str(refused.value)
+
+
+def test_files_that_number_their_classes_otherwise_are_told(tmp_path):
+  """`datasets` reads both with the names of one, so that all test labels would be wrong."""
+  save_parquet(tmp_path / "set", {"train": classes(["cat", "dog"]), "test": classes(["dog", "cat"])})
+  with pytest.raises(train.RunError, match=r"path: column 'label' has the classes .*; write both"):
+    stored(tmp_path / "set")
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_lists_of_another_length_in_a_split_are_told(tmp_path, number):
+  parts = {"train": 40 * [[1.0, 2.0]], "test": 40 * [[1.0, 2.0, 3.0][: 5 - number]]}
+  tables = {name: classes(["cat", "dog"]).add_column("z", lists) for name, lists in parts.items()}
+  save_parquet(tmp_path / "set", tables)
+  if number == 3:
+    assert stored(tmp_path / "set").input_names == ("x", "z[0]", "z[1]")
+    return
+  with pytest.raises(train.RunError, match="test: column 'z' has lists of another length in split 'test'"):
+    stored(tmp_path / "set")
+
+
+def test_class_numbers_are_no_yes_or_no_labels(tmp_path):
+  more = {"kind": hub.ClassLabel(names=["u", "v", "w"])}
+  save_parquet(tmp_path / "set", {"train": classes(["cat", "dog"], more=more)})
+  with pytest.raises(train.RunError, match=r"labels: several labels must be .*; column 'kind' has classes"):
+    stored(tmp_path / "set", test="", labels=("label", "kind"))
+  lists = hub.Dataset.from_dict(
+    {"x": np.arange(40) / 7, "label": [[0, 1]] * 40},
+    features=hub.Features({"x": hub.Value("float64"), "label": hub.Sequence(ANIMALS["label"])}),
+  )
+  save_parquet(tmp_path / "lists", {"train": lists})
+  with pytest.raises(train.RunError, match="leave_out: column 'label' has List"):
+    stored(tmp_path / "lists", test="")
+
+
+def test_large_integers_are_classes_by_their_digits(tmp_path):
+  """In float64, the two classes would be one."""
+  ids = [2**53, 2**53 + 1] * 20
+  table = {"x": np.arange(40) / 7, "z": [1.0, 2.0] * 20, "label": ids}
+  save_parquet(tmp_path / "set", {"train": hub.Dataset.from_dict(table)})
+  file = write(tmp_path / "a.csv", table)
+  for read in (functools.partial(stored, tmp_path / "set", test=""), functools.partial(load, path=file)):
+    with pytest.raises(train.RunError, match="text: column 'label' has different integers beyond 2"):
+      read()
+    assert read(text=("label",)).class_names == (str(2**53), str(2**53 + 1))
+  table["label"] = [2**60 + 1, 3] * 20
+  with pytest.raises(train.RunError, match="text: column 'label' has classes beyond 2"):
+    load(path=write(tmp_path / "a.csv", table))
+
+
+def test_an_image_that_is_missing_is_told_with_its_column(tmp_path):
+  images = [np.zeros((4, 4), np.uint8), None] * 20
+  features = hub.Features({"picture": hub.Image(), **ANIMALS})
+  save_parquet(
+    tmp_path / "set",
+    {"train": hub.Dataset.from_dict({"picture": images, "label": [0, 1] * 20}, features=features)},
+  )
+  with pytest.raises(train.RunError, match=r"split train, example 1 .*column 'picture' has no image there"):
+    stored(tmp_path / "set", test="")
+  assert stored(tmp_path / "set", test="", stream=True).streams()
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Mapping
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +16,27 @@ from jaxreg.train.data.bounded_files import check_table
 from jaxreg.train.data.dataset import Dataset, unread_line
 from jaxreg.train.data.images import Images, decode_all, depth_remark, is_grey
 from jaxreg.train.data.tables import (
+  EXACT,
   NAMELESS,
   Frame,
   Kind,
   Rows,
   Series,
+  check_distinct,
   check_named,
   make_dataset,
   names_in,
   pandas,
 )
-from jaxreg.train.errors import ArgumentError, one_line, unknown
+from jaxreg.train.errors import ArgumentError, one_line, shortened, unknown
 from jaxreg.train.user_paths import local_path
 
 if TYPE_CHECKING:
   import datasets
+
+# Types of columns, by the names of `datasets`.
+LISTS = ("List", "LargeList", "Array2D", "Array3D", "Array4D", "Array5D")
+NUMBERS = ("int", "uint", "float", "decimal", "bool")
 
 
 def huggingface(
@@ -75,6 +83,8 @@ def huggingface(
   for part, name in wanted.items():
     if name not in stored:
       raise unknown(part, name, map(str, stored))
+    if not len(stored[name]):
+      raise ArgumentError(part, f"split {name!r} of {path} has no examples; give another")
   features = stored[train].features
   classes, images = (
     [name for name, feature in features.items() if _type_of(feature) == kind and name not in leave_out]
@@ -89,10 +99,12 @@ def huggingface(
     raise ArgumentError("leave_out", f"must leave at most one column of images, got {', '.join(images)}")
   nameless = [name for name in features if NAMELESS.fullmatch(name)]
   names = [name for name in features if name not in (*leave_out, *nameless)]
-  names = [*target, *weighed] if images else names
+  used = [*target, *weighed, *images] if images else names
+  names = [*target, *weighed] if images else used
   parts: dict[str, Rows] = {}
   for part, name in wanted.items():
     split, where = stored[name], f"{path}, split {name}, example"
+    _check_alike(part, {each: features[each] for each in used}, split.features, (train, name))
     parts[part] = _rows(part, split.select_columns(names), where, target, text)
     if images:
       encoded = Encoded(split.select_columns(images).cast_column(images[0], Image(decode=False)), where)
@@ -100,6 +112,14 @@ def huggingface(
   left_out = [*leave_out, *([f"columns without a name ({len(nameless)})"] if nameless else [])]
   # A column of lists has become several.
   columns = parts["train"].frame.columns
+  for part, rows in parts.items():
+    if differ := sorted({*columns} ^ {*rows.frame.columns}):
+      column = differ[0].rpartition("[")[0]
+      raise ArgumentError(
+        part,
+        f"column {column!r} has lists of another length in split {wanted[part]!r} than in {train!r}; "
+        "leave it out",
+      )
   target = tuple(each for name in target for each in columns if each == name or each.startswith(f"{name}["))
   data = make_dataset(parts, target, label_kind, weights, text, validation_fraction, ", ".join(left_out))
   unread = [str(name) for name in stored if name not in wanted.values()]
@@ -127,7 +147,7 @@ def _open_parquet(file: Path) -> "datasets.Dataset":
     import datasets
   except ImportError as error:
     raise ArgumentError("", f"needs the package datasets ({error}); {install('data')}") from error
-  datasets.disable_progress_bars()
+  _quieten()
   try:
     check_parquet([file])
     return datasets.Dataset.from_parquet(str(file))  # pyright: ignore[reportReturnType]
@@ -141,15 +161,17 @@ def _open(path: str, configuration: str) -> "datasets.DatasetDict":
     import datasets
   except ImportError as error:
     raise ArgumentError("", f"needs the package datasets ({error}); {install('data')}") from error
-  datasets.disable_progress_bars()
+  _quieten()
   folder = Path(path).expanduser()
   saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
   try:
     if saved:
-      stored: Any = datasets.load_from_disk(folder)
+      stored: Any = _load_saved(folder)
     else:
       check_parquet(folder.rglob("*.parquet") if folder.is_dir() else [])
       stored = datasets.load_dataset(str(folder) if folder.exists() else path, configuration or None)
+  except ArgumentError:
+    raise
   except Exception as error:  # a hub, its client and readers of many formats have no common error
     cause = one_line(error.__cause__ or error)
     raise ArgumentError(
@@ -160,13 +182,47 @@ def _open(path: str, configuration: str) -> "datasets.DatasetDict":
   return stored if isinstance(stored, datasets.DatasetDict) else datasets.DatasetDict({"train": stored})
 
 
+def _quieten() -> None:
+  """Hides the bars of the package `datasets`, and its log, whose errors are raised as well."""
+  import datasets
+
+  datasets.disable_progress_bars()
+  datasets.logging.set_verbosity(logging.CRITICAL)
+
+
+def _load_saved(folder: Path) -> Any:
+  """Loads what `save_to_disk` wrote; `datasets` itself cannot read a split without examples."""
+  import datasets
+
+  table = folder / "dataset_dict.json"
+  if not table.is_file():
+    return datasets.load_from_disk(folder)
+  splits: Any = {}
+  for name in json.loads(table.read_text())["splits"]:
+    empty = not json.loads((folder / name / "state.json").read_text())["_data_files"]
+    splits[name] = datasets.Dataset.from_dict({}) if empty else datasets.load_from_disk(folder / name)
+  return datasets.DatasetDict(splits)
+
+
 def check_parquet(files: Iterable[Path]) -> None:
-  """Checks that the values of Parquet files fit into memory; a few packed bytes may hold very many."""
+  """Checks that Parquet files fit into memory, and that they number the classes of a column alike.
+
+  A few packed bytes may hold very many values. `datasets` takes the class names of the first file for all.
+  """
   from pyarrow import parquet
 
   total = 0
+  classes: dict[str, tuple[Path, list[str]]] = {}
   for file in files:
     described = parquet.read_metadata(file)
+    for name, titles in _class_names((described.metadata or {}).get(b"huggingface", b"{}")).items():
+      first, known = classes.setdefault(name, (file, titles))
+      if not _begin_alike(known, titles):
+        raise ArgumentError(
+          "path",
+          f"column {name!r} has the classes {shortened(', '.join(titles), 80)} in {file}, and "
+          f"{shortened(', '.join(known), 80)} in {first}; write both with one ClassLabel",
+        )
     groups = [described.row_group(number) for number in range(described.num_row_groups)]
     total += max(
       8 * described.num_rows * described.num_columns, sum(group.total_byte_size for group in groups)
@@ -174,29 +230,87 @@ def check_parquet(files: Iterable[Path]) -> None:
     check_table(total)
 
 
+def _class_names(stored: bytes) -> dict[str, list[str]]:
+  """Returns the class names of each column that the package `datasets` described in a Parquet file."""
+  features = json.loads(stored).get("info", {}).get("features") or {}
+  return {
+    name: feature["names"]
+    for name, feature in features.items()
+    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+  }
+
+
+def _begin_alike(first: Sequence[str], second: Sequence[str]) -> bool:
+  """Tells whether two lists of class names number their common classes alike; one may be longer."""
+  return all(a == b for a, b in zip(first, second, strict=False))
+
+
+def _check_alike(
+  part: str, expected: Mapping[str, Any], features: Mapping[str, Any], splits: tuple[str, str]
+) -> None:
+  """Checks that a split has the columns of the training split, with values of the same kind."""
+  train, name = splits
+  for column, feature in expected.items():
+    if column not in features:
+      raise ArgumentError(part, f"split {name!r} has no column {column!r}, which split {train!r} has")
+    other = features[column]
+    kinds = {_kind(feature), _kind(other)} - {"null"}  # a column without values goes with any
+    if len(kinds) > 1 or (
+      _kind(feature) == _kind(other) == "ClassLabel" and not _begin_alike(feature.names, other.names)
+    ):
+      raise ArgumentError(
+        part,
+        f"column {column!r} has {shortened(str(other), 80)} in split {name!r}, and "
+        f"{shortened(str(feature), 80)} in split {train!r}; store both alike",
+      )
+
+
+def _kind(feature: object) -> str:
+  """Returns what a column holds: numbers, texts, a list of numbers, or the name of another type."""
+  kind, dtype = _type_of(feature), str(getattr(feature, "dtype", ""))
+  if kind in LISTS:
+    element = getattr(feature, "feature", None)
+    return "list" if kind.startswith("Array") or (_kind(element) == "number") else f"list of {element}"
+  if kind != "Value":
+    return kind or "columns"
+  return "number" if dtype.startswith(NUMBERS) else "text" if dtype.endswith("string") else dtype
+
+
 def _rows(
   part: str, split: "datasets.Dataset", where: str, target: Collection[str], text: Collection[str]
 ) -> Rows:
   """Reads the rows of a split: its columns of numbers, texts, classes and lists of numbers."""
-  frame: Any = split.to_pandas()
+  # Integers stay integers where some are missing; as floats, large ones would lose digits.
+  table: Any = split.with_format("arrow")[:]
+  frame = table.to_pandas(integer_object_nulls=True)
   columns: dict[str, Any] = {}
   titles: dict[str, tuple[str, ...]] = {}
   for name, feature in split.features.items():
-    kind, values = str(getattr(feature, "dtype", "")), frame[name].astype(object)
-    is_class = _type_of(feature) == "ClassLabel"
+    kind, values = _kind(feature), frame[name].astype(object)
+    is_class = kind == "ClassLabel"
     if is_class and name not in target:
-      values, kind = values.map(dict(enumerate(feature.names))), "string"
-    if kind.endswith("string") or (name in text and not kind.startswith(("binary", "large_binary")) and kind):
+      values, kind = values.map(dict(enumerate(feature.names))), "text"
+    if kind == "text" or (
+      name in text and _type_of(feature) in ("Value", "ClassLabel") and "binary" not in kind
+    ):
       columns[name] = values.map(str, na_action="ignore")
       continue
-    if is_class or kind == "bool":
+    if is_class or getattr(feature, "dtype", "") == "bool":
       titles[name] = tuple(feature.names) if is_class else ("False", "True")
     numbers = _numbers(name, values, feature)
     if np.isinf(numbers).any():
       row = int(np.isinf(numbers).any(axis=1).argmax())
       raise ArgumentError("path", f"{where} {row}: column {name!r} has an infinite value")
-    lists = values.map(np.ndim).max()
-    columns |= {f"{name}[{k}]" if lists else name: column for k, column in enumerate(numbers.T)}
+    if kind != "list":
+      columns[name] = numbers[:, 0]
+      continue
+    for k, column in enumerate(numbers.T):
+      if f"{name}[{k}]" in split.features:
+        raise ArgumentError("leave_out", f"columns {name!r} and '{name}[{k}]' have one name; leave one out")
+      if part == "train" and name not in target and np.isnan(column).all():
+        problem = f"the lists of column {name!r} have no value at {k} in training; leave it out"
+        raise ArgumentError("leave_out", problem)
+      columns[f"{name}[{k}]"] = column
   return Rows(pandas().DataFrame(columns), lambda row: f"{where} {row}", part, titles)
 
 
@@ -208,17 +322,23 @@ def _type_of(feature: object) -> str:
 def _numbers(name: str, values: Series, feature: object) -> np.ndarray:
   """Converts a column to float64: `[n, 1]`, or `[n, k]` for lists; NaN where a number is missing."""
   try:
-    rows = [np.nan if value is None else value for value in values]
+    if (kind := _kind(feature)) not in ("number", "list", "ClassLabel", "null"):
+      raise TypeError(f"its values are {kind}")
+    there = [np.shape(value) for value in values if value is not None]
+    missing = np.full(there[0] if there else (), np.nan)
+    rows = [missing if value is None else value for value in values]
     numbers = np.array(rows, np.float64).reshape(len(rows), -1)
     if not numbers.shape[1]:
       raise ValueError("it has empty lists")
-    return numbers
   except (TypeError, ValueError) as error:
     raise ArgumentError(
       "leave_out",
       f"column {name!r} has {feature}, and inputs are numbers, texts, images or lists of one length; "
       "leave it out",
     ) from error
+  if np.nanmax(np.abs(numbers), initial=0) >= EXACT:
+    check_distinct(name, numbers, np.array(rows, object).reshape(numbers.shape))
+  return numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,9 +349,9 @@ class Encoded:
   where: str  # what a message calls an example, without its number
 
   def read(self, number: int) -> bytes:
-    (value,) = self.split[number].values()
+    ((name, value),) = self.split[number].items()
     if value is None:
-      raise ValueError("the data set has no image there")
+      raise ValueError(f"column {name!r} has no image there")
     if value["bytes"] is None and not Path(value["path"] or "").is_file():
       raise ValueError(f"{value['path']} is not a file")
     return Path(value["path"]).read_bytes() if value["bytes"] is None else value["bytes"]

@@ -24,6 +24,7 @@ from jaxreg.train.user_paths import local_path
 Frame = Any  # a DataFrame of pandas, which is imported where it is used
 Series = Any  # a column of one
 MOST_CATEGORIES = 1000  # of a column; more are likely names or identifiers
+EXACT = 2**53  # from here on, float64 does not hold all integers
 MANY_INTEGERS = 20  # a label with at least this many different integers may be meant as a number
 TEST_FRACTION = 0.2  # of the training rows, if no file or split is for the test
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
@@ -209,6 +210,9 @@ class Reading:
     numbers, sentinels = _numbers(there.str.translate(swap)), _numbers(pandas().Series([*self.missing]))
     wrong = there[~np.isfinite(numbers)]
     if wrong.empty:
+      large = there[numbers.abs() >= EXACT]
+      if large.str.fullmatch(r"\s*[+-]?\d+\s*").all():
+        check_distinct(name, numbers[large.index].to_numpy(), large.to_numpy())
       return numbers[~numbers.isin(sentinels.dropna())].reindex(texts.index)
     other = "," if self.decimal == "." else "."
     others = wrong[np.isfinite(_numbers(wrong.str.replace(other, ".", n=1, regex=False)))]
@@ -231,6 +235,18 @@ class Reading:
 def _numbers(texts: Series) -> Series:
   """Converts texts to numbers in float64; NaN for texts that are not numbers."""
   return pandas().to_numeric(texts, errors="coerce").astype(np.float64)
+
+
+def check_distinct(name: str, numbers: np.ndarray, values: np.ndarray) -> None:
+  """Checks that different integers of a column stay different in float64, by their exact `values`."""
+  large = (np.abs(numbers) >= EXACT) & np.isfinite(numbers)
+  exact = {int(value) for value in values[large]}
+  if len(exact) > len({*numbers[large].tolist()}):
+    raise ArgumentError(
+      "text",
+      f"column {name!r} has different integers beyond 2**53, such as {max(exact, key=abs)}, which are one "
+      "number in float64; name it in text if they are names, or in leave_out",
+    )
 
 
 def check_named(names: Collection[str], **arguments: Collection[str]) -> None:
@@ -305,6 +321,10 @@ def fit_labels(rows: Rows, names: tuple[str, ...], kind: Kind) -> Labels:
       raise ArgumentError(
         "labels", f"several labels must be numbers, or each 0 or 1; column {texts[0]!r} holds texts"
       )
+    if kind != "numbers" and (wide := [each for each in names if len(rows.titles.get(each, ())) > 2]):
+      raise ArgumentError(
+        "labels", f"several labels must be numbers, or each no or yes; column {wide[0]!r} has classes"
+      )
     if kind == "classes" and not binary:
       raise ArgumentError(
         "label_kind", f"must be numbers, unless each of {', '.join(names)} is 0 or 1, got 'classes'"
@@ -328,6 +348,10 @@ def fit_labels(rows: Rows, names: tuple[str, ...], kind: Kind) -> Labels:
       "label_kind",
       f"must be numbers or classes, got 'auto': column {name!r} has {len(distinct)} different integers in "
       f"{len(values)} rows, and could be either",
+    )
+  if distinct.size and np.abs(distinct).max() >= EXACT:
+    raise ArgumentError(
+      "text", f"column {name!r} has classes beyond 2**53, whose last digits float64 loses; name it in text"
     )
   return Labels(names, tuple(int(value) for value in distinct))
 
