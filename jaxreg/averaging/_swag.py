@@ -31,7 +31,7 @@ class SWAGState(NamedTuple):
 
 
 class SWAG(NamedTuple):
-  """Pure functions, as of an average, and `sample`, `(key, state) -> params`."""
+  """The pure functions of an average, and `sample`, `(key, state) -> params`."""
 
   init: Callable[[Params], SWAGState]
   update: Callable[[SWAGState, Params], SWAGState]

@@ -24,8 +24,8 @@ class Airbench(nn.Module):
   """A 2x2 convolution, blocks of two 3x3 convolutions with a pooling after the first, and a global maximum.
 
   `[batch, height, width, channels] -> [batch, widths[-1]]`; height and width at least `2**len(widths) + 1`.
-  Each 3x3 convolution starts as the identity where it can, and is followed by BatchNorm without a scale,
-  whose bias has 64 times the learning rate of SGD, as in the source. So early a pooling about halves the
+  Each 3x3 convolution starts as the identity where it can. BatchNorm without a scale follows; its bias has
+  64 times the learning rate of SGD, as in the source. So early a pooling about halves the
   work: at the source's widths a forward pass on a 32x32 image takes 0.12 billion multiplications.
 
   Ours differs from the source: ReLU replaces GELU, which takes longer on a CPU; the factor of the logits is

@@ -44,7 +44,7 @@ class Layer:
 def layer(function: Callable[..., Any], *, inference: bool = False, **options: Any) -> Layer:
   """Turns a noise function and its options into a layer, for Equinox models and plain JAX.
 
-  Equinox models hold it like `eqx.nn.Dropout`. There an example has no batch axis, and its channels come
+  Equinox models hold it like `eqx.nn.Dropout`. There examples have no batch axis, and their channels come
   first: give `drop_block` and `spatial_dropout` their `channel_axis`, and `stochastic_depth`
   `per_example=False`. An option that is an array is a leaf and can be trained, like `rate_logit` of
   `concrete_dropout`. Flax has `models.Noise` for Linen and `models.NNXNoise`.

@@ -161,7 +161,7 @@ class LogFields(Group, scope="call"):
   )
   peak_teraflops: float = field(
     0.0,
-    "Peak of one device in TFLOP/s, for the model FLOP utilisation (MFU); 0: that of a known device.",
+    "Peak of one device in TFLOP/s, for the model FLOP utilisation (MFU); 0: the known peak of the device.",
     "[0, 1e6]",
   )
 

@@ -21,8 +21,8 @@ PIXELS = 32  # columns of whole numbers in 0 to 255, from which they count as pi
 def moments(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
   """Computes mean and standard deviation over all axes but the last, without NaN; 1 for a constant.
 
-  Sums are taken one row after another in float64, so that they are the same on every machine, and of
-  differences from a value, so that a large mean costs no digits.
+  Sums add one row after another in float64, so that every machine gets the same. They add differences from
+  a value, so that a large mean costs no digits.
   """
   flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
   known = ~np.isnan(flat)

@@ -115,7 +115,7 @@ def idx(
       raise ArgumentError(
         "subset.per_class",
         f"got {per_class}, at most {smallest // 2} are allowed: the smallest class has {smallest} examples, "
-        "and validation takes as many as training",
+        "and validation takes the same number as training",
       )
     train = np.sort(np.concatenate([members[:per_class] for members in of_class]))
     val = np.sort(np.concatenate([members[per_class : 2 * per_class] for members in of_class]))

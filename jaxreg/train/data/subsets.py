@@ -27,8 +27,8 @@ ALL = Subset()
 def subset(data: Dataset, of: Subset) -> Dataset:
   """Takes the subset of a data set; `rest` gets the training examples that are left over.
 
-  It keeps the first `num_train` training examples, of these `num_classes` of the classes and `per_class`
-  examples of each, and at last the first `limit` examples of each split. `seed` draws classes and examples,
+  It keeps the first `num_train` training examples, then `num_classes` of their classes with `per_class`
+  examples each. Last, it keeps the first `limit` examples of each split. `seed` draws classes and examples,
   so that the smaller of two subsets lies in the larger; unless `drawn`, the first examples of a class are
   kept. The classes keep their order and get new numbers. Validation and test keep all of their examples.
   """

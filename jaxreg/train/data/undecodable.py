@@ -74,7 +74,7 @@ def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
         images.cut(position)
       except RunError as error:
         faults[position] = str(error)
-        # An error of the system, as of permissions or a network disk, may be gone at the next start.
+        # An error of the system, such as permissions or a network disk, may be gone at the next start.
         lasting = lasting and getattr(error.__cause__, "errno", None) is None
 
   in_chunks(read, len(images), f"reading the images of {name}", size=CHUNK)

@@ -113,8 +113,8 @@ def parse(rule: object) -> Rule:
 def make_layout(state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[object], min_size: int) -> Layout:
   """Returns where the state of one replica lies: a copy on each device, or split by rules.
 
-  If several rules match a parameter, the first counts. Other arrays in the state lie as a parameter does if
-  they have its shape and their path ends in its path, such as its momentum or its mean. Rules for the largest
+  If several rules match a parameter, the first counts. Other arrays in the state, such as a momentum or a
+  mean, lie as a parameter does. They have its shape, and their path ends in its path. Rules for the largest
   dimension leave parameters below `min_size` whole.
   """
   whole = NamedSharding(mesh, P())

@@ -41,8 +41,8 @@ class Times:
   At each moment, time belongs to the innermost `phase`. Outside of any phase, time is `start`. While JAX
   compiles in this thread, time is `compile` in every phase.
 
-  The times since the run's first start lie in a file, which is written at each save, and between saves as
-  often as it costs at most 1 % of the time. So a kill loses little. The steps after the checkpoint at which
+  The times since the run's first start lie in a file. Each save writes it. Between saves,
+  writing it costs at most 1 % of the time. So a kill loses little. The steps after the checkpoint at which
   the run continues are then `repeated`.
   """
 

@@ -128,8 +128,8 @@ def make_augmentations(
 ) -> list[Callable[[Key, Batch], Batch]]:
   """Makes the augmentations in their order; label noise comes first, before augmentations that mix labels.
 
-  `scale` is the largest value of an input, `num_classes` is 0 for labels that are numbers, which mix as they
-  are, and `unlabelled` says whether some examples have no label.
+  `scale` is the maximum of an input. `num_classes` is 0 for labels that are numbers, which mix as they are.
+  `unlabelled` says whether some examples have no label.
   """
   data_options = {"value_range": (0.0, scale), "num_classes": num_classes or None}
 

@@ -88,7 +88,7 @@ def reconstruction(key: Key, view: View, *, likelihood: str = "gaussian") -> Arr
   """Computes `losses.reconstruction` of the clean inputs by the head's decoder."""
   del key
   if "reconstruction" not in view.aux.outputs:
-    raise ValueError("reconstruction needs a head with a decoder, such as that of the autoencoder")
+    raise ValueError("reconstruction needs a head with a decoder, as the autoencoder has")
   options: Options = {"likelihood": likelihood}
   return losses.reconstruction(view.aux.outputs["reconstruction"], view.batch["inputs"], **options)
 

@@ -37,7 +37,7 @@ Example = tuple[int, dict[str, object]]
 
 
 def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -> None:
-  """Prepares a data set below `root`, wholly or not at all; the arguments are as of the source `tfds`.
+  """Prepares a data set below `root`, wholly or not at all; it takes the arguments of the source `tfds`.
 
   `config` and `version` are "" for the default configuration and the current version.
   """
