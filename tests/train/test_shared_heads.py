@@ -62,7 +62,7 @@ def test_a_probe_does_not_train_the_features(probe):
 
 
 def test_the_decoder_has_to_be_there():
-  with pytest.raises(train.RunError, match=r"needs a head with a decoder, such as that of the autoencoder"):
+  with pytest.raises(train.RunError, match=r"needs a head with a decoder, as the autoencoder has"):
     build(
       runs.make_config({"method.name": "softmax", "regularizers.names": ("reconstruction",)}),
       sources.digits().describe(),

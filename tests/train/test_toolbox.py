@@ -123,7 +123,10 @@ def test_noises_draw_differently():
     ({"average.name": "swag", "average.swag.rank": 1}, r"average\.swag\.rank: must be at least 2"),
     ({"average.name": "swag", "evaluate.mc_samples": 5}, "swag draws parameters"),
     ({"average.name": "early_stopping", "average.early_stopping.patience": 0}, "patience"),
-    ({"average.name": "swa", "model.name": "CifarResNet"}, r"average\.name: .* statistics, as of BatchNorm"),
+    (
+      {"average.name": "swa", "model.name": "CifarResNet"},
+      r"average\.name: .* statistics, such as BatchNorm's",
+    ),
     ({"ensemble": 2, "replicas": 3}, "ensemble: must divide replicas"),
     (
       {"average.name": "early_stopping", "ensemble": 2, "replicas": 2},

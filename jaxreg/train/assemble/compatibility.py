@@ -168,8 +168,8 @@ def check_state(config: Config, data: DataSpec, method: Method, *, has_statistic
   """
   if has_statistics and config.average.name in ("swa", "swag"):
     raise RunError(
-      "average.name: the network's statistics, such as BatchNorm's, do not fit averaged parameters; give none, "
-      f"ema or early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
+      "average.name: the network's statistics, such as BatchNorm's, do not fit averaged parameters; give "
+      f"none, ema or early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
     )
   if has_statistics and config.optimizer.name == "schedule_free":
     raise RunError(

@@ -212,11 +212,11 @@ def load(workdir: str | os.PathLike[str], *, checkpoint: str | int = "latest", r
     `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`; for sequences
     `[batch, length, classes]`. For labels that are numbers it returns float64 numbers, `[batch]` or
     `[batch, targets]`, in the units of the data. Then `predict.interval(inputs)` returns the ends of their
-    intervals. Its `repr` says which inputs it takes. It scales inputs as in training, as the data source stores them
-    (for MNIST uint8 `[batch, 28, 28, 1]`). Floats count as scaled already. After a
-    training on a table, it also takes a data frame, dicts of rows or of columns, or the path of a CSV or
-    Parquet file: a missing number becomes the training mean, and a new category is reported. After a training
-    on image files, it also takes a list of files, or of uint8 images of any size. It scales and crops them
+    intervals. Its `repr` says which inputs it takes. It scales inputs as in training, as the data source
+    stores them (for MNIST uint8 `[batch, 28, 28, 1]`). Floats count as scaled already. After a training on a
+    table, it also takes a data frame, dicts of rows or of columns, or the path of a CSV or Parquet file: a
+    missing number becomes the training mean, and a new category is reported. After a training on image files,
+    it also takes a list of files, or of uint8 images of any size. It scales and crops them
     as the run's evaluation does. The key is for predictions that sample masks, and for
     `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns classes' names,
     `predict.outputs(inputs)` the outputs of the head by name; `predict.backbone` is the trained module.
