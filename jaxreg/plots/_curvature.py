@@ -29,8 +29,8 @@ def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "
   figure = new_figure(5.6, 3.8, title)
   axis = figure.subplots()
   top = 0.0
-  for number, (label, found) in enumerate(densities.items()):
-    grid, values, errors = (np.asarray(part, float) for part in found)
+  for number, (label, density) in enumerate(densities.items()):
+    grid, values, errors = (np.asarray(part, float) for part in density)
     if grid.ndim != 1 or not grid.shape == values.shape == errors.shape:
       raise ValueError(
         f"{label} must be three arrays [points], got {grid.shape}, {values.shape}, {errors.shape}"
