@@ -65,8 +65,8 @@ def huggingface(
     train, val, test: the names of the splits. Without `test`, a fifth of `train` is for the test, and without
       `val` `validation_fraction` of the others for validation.
     labels: the column of the labels, or several; empty for the only `ClassLabel`, or else for `label`.
-    label_kind: as in `csv`; a `ClassLabel` says it itself.
-    weights, leave_out, text: as in `csv`.
+    label_kind: as of `csv`; a `ClassLabel` says it itself.
+    weights, leave_out, text: as of `csv`.
     stream: decode images, of any size, when a batch is made, cut as `data.stream` says, instead of all at the
       start.
     validation_fraction: the fraction of `train` for validation.
