@@ -77,7 +77,7 @@ def export(config: Config, workdir: str | os.PathLike[str]) -> Table:
     (batch,) = jax.export.symbolic_shape("batch")
     inputs = jax.ShapeDtypeStruct((batch, *model.input_shape), model.input_dtype)
     exported = jax.export.export(jax.jit(function), platforms=options.platforms)(inputs)
-    content = exported.serialize()
+    content = bytes(exported.serialize())
   except Exception as error:  # of tracing and lowering, whose kinds depend on the network
     raise RunError(f"export: this run cannot be exported ({one_line(error)})") from error
   about = {

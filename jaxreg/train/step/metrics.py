@@ -23,11 +23,11 @@ class InUnits:
   The unit is applied on the host in float64, where no unit of the data overflows.
   """
 
-  total: Array
-  count: Array
+  total: Array | np.ndarray
+  count: Array | np.ndarray
   unit: float = dataclasses.field(metadata={"static": True})
 
-  def __iter__(self) -> Iterator[Array]:
+  def __iter__(self) -> Iterator[Array | np.ndarray]:
     return iter((self.total, self.count))
 
 
