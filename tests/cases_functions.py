@@ -228,18 +228,25 @@ CASES = (
     for name in ("mc_predict", "mc_regress")
   ),
   row(
-    "calibration.adaptive_bins",
+    "calibration.ece_bins",
     PREDICTED,
-    lambda log_probs, labels, weights: calibration.adaptive_bins(
-      log_probs, labels, num_bins=3, weights=weights
+    lambda log_probs, labels, weights: calibration.ece_bins(
+      log_probs, labels, num_bins=3, kind="mass", weights=weights
     ),
+    label="mass",
   ),
   row(
-    "calibration.classwise_bins",
+    "calibration.ece_bins",
     PREDICTED,
-    lambda log_probs, labels, weights: calibration.classwise_bins(
-      log_probs, labels, num_bins=7, weights=weights
+    lambda log_probs, labels, weights: calibration.ece_bins(
+      log_probs, labels, num_bins=7, kind="classwise", weights=weights
     ),
+    label="classwise",
+  ),
+  row(
+    "calibration.smooth_ece",
+    PREDICTED,
+    lambda log_probs, labels, weights: calibration.smooth_ece(log_probs, labels, weights=weights),
   ),
   row(
     "calibration.risk_coverage",
@@ -247,9 +254,10 @@ CASES = (
     lambda log_probs, labels, weights: calibration.risk_coverage(log_probs, labels, weights=weights),
   ),
   row(
-    "calibration.mce",
+    "calibration.ece",
     {name: Input("positive", "M") for name in calibration.Bins._fields},
-    lambda **bins: calibration.mce(calibration.Bins(**bins)),
+    lambda **bins: calibration.ece(calibration.Bins(**bins), norm="max"),
+    label="max",
   ),
   *(
     row(f"calibration.{name}", {"log_probs": LOG_PROBS}, getattr(calibration, name))

@@ -1,5 +1,7 @@
 """Explicit axes beyond the contract: split classes, sums of many blocks, and functions without a case."""
 
+import functools
+
 import chex
 import contract
 import jax
@@ -80,7 +82,15 @@ CALLS = {
   ),
   "nll": (calibration.nll, (LOG_PROBS, CLASSES), (LABELS, ROWS)),
   "aps_scores": (lambda x: calibration.aps_scores(key(), x), (LOG_PROBS, CLASSES)),
-  "classwise_bins": (calibration.classwise_bins, (LOG_PROBS, CLASSES), (LABELS, ROWS)),
+  "classwise bins": (
+    functools.partial(calibration.ece_bins, kind="classwise"),
+    *((LOG_PROBS, CLASSES), (LABELS, ROWS)),
+  ),
+  "smooth_ece": (calibration.smooth_ece, (LOG_PROBS, ROWS), (LABELS, ROWS)),
+  "matrix scaling": (
+    functools.partial(calibration.fit_temperature, kind="matrix"),
+    *((LOGITS, ROWS), (LABELS, ROWS)),
+  ),
   "ece_bins": (calibration.ece_bins, (LOG_PROBS, ROWS), (LABELS, ROWS)),
   "fit_temperature": (calibration.fit_temperature, (LOGITS, ROWS), (LABELS, ROWS)),
   "label_noise": (lambda x: noise.label_noise(key(), x, num_classes=4, rate=0.5), (LABELS, ROWS)),

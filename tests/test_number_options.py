@@ -94,8 +94,7 @@ CALLS = {
   **dict.fromkeys(("ensembles.mc_predict", "ensembles.mc_regress"), MANY),
   "ensembles.probit_log_probs": {"logits": LOGITS, "variance": jnp.ones_like(LOGITS)},
   **{
-    f"calibration.{name}": PREDICTED
-    for name in ("nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins", "risk_coverage")
+    f"calibration.{name}": PREDICTED for name in ("nll", "brier", "ece_bins", "smooth_ece", "risk_coverage")
   },
   **{
     f"calibration.{name}": {"log_probs": LOG_PROBS}

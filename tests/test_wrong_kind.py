@@ -25,7 +25,7 @@ OF_LOG_PROBS = {
   "geometric": lambda x: ensembles.geometric(x[None]),
   **{
     name: lambda x, name=name: getattr(calibration, name)(x, LABELS[: len(x)])
-    for name in ("nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins", "risk_coverage")
+    for name in ("nll", "brier", "ece_bins", "smooth_ece", "risk_coverage")
   },
   **{name: getattr(calibration, name) for name in ("conformal_scores", "least_confidence")},
   "aps_scores": lambda x: calibration.aps_scores(key(), x),
@@ -74,7 +74,7 @@ OF_LOGITS = {
     name: functools.partial(getattr(losses, name), labels=LABELS)
     for name in (
       *("softmax_cross_entropy", "focal", "poly_loss", "label_smoothing", "large_margin"),
-      *("confidence_penalty", "bi_tempered", "sparsemax"),
+      *("confidence_penalty", "bi_tempered", "sparsemax", "generalized_cross_entropy", "active_passive"),
     )
   },
   **{

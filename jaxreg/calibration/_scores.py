@@ -175,6 +175,7 @@ class RiskCoverage(NamedTuple):
   coverage: Array
   risk: Array
   aurc: Array
+  augrc: Array
 
 
 def risk_coverage(
@@ -183,10 +184,13 @@ def risk_coverage(
   r"""Computes the error among the most confident predictions, for every share that is answered.
 
   .. math:: R(c) = \frac{\sum_{i \le k} w_i 1[\hat y_i \ne y_i]}{\sum_{i \le k} w_i}, \quad
-    c = \frac{\sum_{i \le k} w_i}{\sum_i w_i}, \qquad \mathrm{AURC} = \sum_k \frac{w_k R(c_k)}{\sum_i w_i}
+    c = \frac{\sum_{i \le k} w_i}{\sum_i w_i}, \qquad \mathrm{AURC} = \sum_k \frac{w_k R(c_k)}{\sum_i w_i},
+    \quad \mathrm{AUGRC} = \int_0^1 c \, R(c) \, dc
 
-  The examples are in the order of their confidence, the surest first; equal ones keep theirs. It needs all
-  examples at once: every device sorts all of them.
+  The examples are in the order of their confidence, the surest first; equal ones keep theirs. AUGRC is the
+  mean share of all examples that are answered and wrong. It weighs every error alike, where AURC depends most
+  on the surest ones. In it, equally sure examples are answered together. It needs all examples at once: every
+  device sorts all of them.
 
   Args:
     log_probs, labels, weights, where: as in `nll`; an example of weight 0 comes last.
@@ -194,7 +198,7 @@ def risk_coverage(
   Returns:
     A named tuple, float32 or wider; NaN for a traced label out of range: `coverage` `[n]`, the share of the
     examples that are answered, which rises to 1; `risk` `[n]`, the share of wrong ones among these; and the
-    area under the curve `aurc`, 0 for a classifier without errors and NaN without examples.
+    areas `aurc` and `augrc`, 0 for a classifier without errors and NaN without examples.
 
   Example:
     >>> log_probs = jnp.log(jnp.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]))
@@ -204,14 +208,21 @@ def risk_coverage(
   References:
     Geifman and El-Yaniv, `Selective Classification for Deep Neural Networks`, 2017.
     Geifman, Uziel and El-Yaniv, `Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers`, 2019.
+    Traub et al., `Overcoming Common Flaws in the Evaluation of Selective Classification Systems`, 2024.
   """
   log_probs, labels, weights, counts = predictions(log_probs, labels, weights, where)
   doubt = jnp.where(counts != 0, error_log_odds(log_probs), jnp.inf)
   wrong = weights * (log_probs.argmax(axis=-1) != labels)
-  order = jnp.argsort(gathered(doubt).ravel())
+  ordered = gathered(doubt).ravel()
+  order = jnp.argsort(ordered)
   wrong, counts = (gathered(x).ravel()[order] for x in (wrong, counts))
-  answered, total = jnp.cumsum(counts), counts.sum()
-  risk = jnp.cumsum(wrong) / jnp.where(answered > 0, answered, 1)
-  aurc = (counts * risk).sum() / jnp.where(total > 0, total, jnp.nan)
+  answered, errors, total = jnp.cumsum(counts), jnp.cumsum(wrong), counts.sum()
+  risk = errors / jnp.where(answered > 0, answered, 1)
+  whole = jnp.where(total > 0, total, jnp.nan)
+  aurc = (counts * risk).sum() / whole
+  # The trapezoidal rule between distinct confidences, at whose ends `errors` is known.
+  ordered, errors = ordered[order], jnp.concatenate([jnp.zeros_like(errors[:1]), errors])
+  ends = (errors[jnp.searchsorted(ordered, ordered, side=side)] for side in ("left", "right"))
+  augrc = (counts * sum(ends)).sum() / (2 * whole**2)
   total = jnp.where(total > 0, total, 1)
-  return RiskCoverage(placed_like(answered / total, doubt), placed_like(risk, doubt), aurc)
+  return RiskCoverage(placed_like(answered / total, doubt), placed_like(risk, doubt), aurc, augrc)

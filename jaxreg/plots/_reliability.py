@@ -24,7 +24,7 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
   20 examples is a hollow point, and no line goes through it.
 
   Args:
-    curves: by label, the sums of `calibration.ece_bins` or `adaptive_bins`, `[num_bins]`.
+    curves: by label, the sums of `calibration.ece_bins`, `[num_bins]`.
 
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Fig. 1.

@@ -9,12 +9,14 @@ import numpy as np
 from scipy.special import ndtri
 
 from jaxreg import calibration
+from jaxreg._metrics import metric
 from jaxreg.reports._model import Model, Predicted, Section
 from jaxreg.reports._numbers import Number, mean, resamples, share
 from jaxreg.reports._statistics import point
 
 MISTAKES = 12  # pictures
 WORST = 3  # classes
+MOST_CLASSES = 100  # for matrix scaling, which learns a number for each pair of classes
 GRID = np.linspace(0.01, 1, 100)  # coverages of a curve
 
 
@@ -52,38 +54,52 @@ def calibrated(model: Model) -> Section:
   @jax.jit
   def fitted(shown: Any, apart: Any) -> Any:
     temperature = calibration.fit_temperature(*apart)
-    return temperature, calibration.temper(shown.predictions, temperature=temperature)
+    tempered = calibration.temper(shown.predictions, temperature=temperature)
+    return temperature, tempered, calibration.smooth_ece(*shown)
 
-  temperature, tempered = fitted(shown, apart)
+  @jax.jit
+  def by_matrix(shown: Any, apart: Any) -> Any:
+    scaling = calibration.fit_temperature(*apart, kind="matrix")
+    return calibration.temper(shown.predictions, temperature=scaling)
+
+  temperature, tempered, smooth_ece = fitted(shown, apart)
   again = Predicted(np.asarray(tempered), shown.labels)
   numbers = {name: model.statistics[name] for name in ("ece", "adaptive_ece", "nll", "brier")}
+  numbers["smooth_ece"] = Number(metric("smooth_ece").title, float(smooth_ece), percent=True)
   numbers["temperature"] = Number("temperature", float(temperature))
   statistics = model.bootstrapped(again)
   for name in ("ece", "nll"):
     title = f"{statistics[name].title} at the temperature"
     numbers[f"tempered_{name}"] = statistics[name]._replace(title=title)
+  number, classes = shown.predictions.shape
+  if classes <= MOST_CLASSES:
+    log_probs = np.asarray(by_matrix(shown, apart), np.float64)
+    losses = -log_probs[np.arange(number), shown.labels]
+    numbers["matrix_nll"] = mean("NLL after matrix scaling", losses, resamples(model.seed, number))
   arrays: dict[str, Any] = {}
   for name, predicted in {"": model.shown, "tempered_": again}.items():
     bins = jax.jit(calibration.ece_bins)(*predicted)
     arrays |= {f"{name}{part}": np.asarray(value) for part, value in bins._asdict().items()}
   sentence = (
     "Points below the diagonal are overconfident. A temperature above 1 makes the model less sure without "
-    "changing an answer. Few examples raise a calibration error by chance; its interval allows for that, and "
+    "changing an answer; matrix scaling learns more numbers, and may change answers. Few examples raise a "
+    "calibration error by chance; its interval allows for that, and "
     f"starts at 0 if a calibrated model may have as much.{remark}"
   )
-  function = "calibration.ece_bins, adaptive_bins, nll, brier, fit_temperature"
+  function = "calibration.ece_bins, smooth_ece, nll, brier, fit_temperature"
   return Section(numbers, arrays, sentence, f"{len(model.shown.labels)} predictions", function)
 
 
 def selective(model: Model) -> Section:
   """Measures the error of the answers that the model is surest of."""
-  numbers = {"aurc": model.statistics["aurc"]}
-  coverage, risk, _ = map(np.asarray, jax.jit(calibration.risk_coverage)(*model.shown))
+  numbers = {name: model.statistics[name] for name in ("aurc", "augrc")}
+  coverage, risk, *_ = map(np.asarray, jax.jit(calibration.risk_coverage)(*model.shown))
   numbers |= {name: each for name, each in model.statistics.items() if name.startswith("error_at_")}
   places = np.searchsorted(coverage, GRID - 1e-6).clip(max=len(risk) - 1)
   sentence = (
     "If the model may decline to answer, its error should fall with every example that it declines. A flat "
-    "curve says that its confidence does not know its mistakes. AURC is the mean error over all coverages."
+    "curve says that its confidence does not know its mistakes. AURC is the mean error over all coverages; "
+    "AUGRC is the mean share of all examples that are answered and wrong."
   )
   arrays = {"coverage": GRID, "risk": risk[places]}
   return Section(

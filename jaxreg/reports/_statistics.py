@@ -18,7 +18,10 @@ from jaxreg.typing import Array
 
 AT_ONCE = 20  # resamples that the compiled statistics take at once
 ANSWERED = (0.9, 0.8)  # shares of the surest examples; the error of each share is shown
-GAPS = {"ece": calibration.ece_bins, "adaptive_ece": calibration.adaptive_bins}
+GAPS = {
+  "ece": calibration.ece_bins,
+  "adaptive_ece": functools.partial(calibration.ece_bins, kind="mass"),
+}
 
 
 def _gaps(log_probs: Array, labels: Array, weights: Array) -> dict[str, Array]:
@@ -33,7 +36,7 @@ def _classes(log_probs: Array, labels: Array, weights: Array) -> dict[str, Array
   means = {name: total / count for name, (total, count) in sums.items()}
   curve = calibration.risk_coverage(log_probs, labels, weights=weights)
   parts = {f"error_at_{part:g}": curve.risk[jnp.argmax(curve.coverage >= part - 1e-6)] for part in ANSWERED}
-  return {**means, **_gaps(log_probs, labels, weights), "aurc": curve.aurc, **parts}
+  return {**means, **_gaps(log_probs, labels, weights), "aurc": curve.aurc, "augrc": curve.augrc, **parts}
 
 
 def _numbers(outputs: Array, labels: Array, weights: Array) -> dict[str, Array]:
@@ -106,7 +109,10 @@ def _classification(
   numbers = {
     "nll": mean(metric("nll").title, -picked, weights),
     "brier": mean(metric("brier").title, np.square(probs).sum(axis=-1) - 2 * np.exp(picked) + 1, weights),
-    "aurc": Number(metric("aurc").title, *_value_and_ends(statistics["aurc"], len(labels))),
+    **{
+      name: Number(metric(name).title, *_value_and_ends(statistics[name], len(labels)))
+      for name in ("aurc", "augrc")
+    },
   }
   draws = np.random.default_rng(0).random(weights.shape, np.float32)
   calibrated = {name: np.asarray(errors) for name, errors in _calibrated(log_probs, draws).items()}

@@ -92,11 +92,18 @@ def _split_lines(results: Table, split: str) -> list[str]:
     if has("coverage"):
       hold = percent("coverage", 1)
       further.append(f"intervals hold {hold} of the targets, mean width {number('width')}")
-  if errors := [name for name in ("mce", "adaptive_ece", "classwise_ece") if has(name)]:
+  if errors := [
+    name for name in ("mce", "adaptive_ece", "classwise_ece", "smooth_ece", "debiased_ece") if has(name)
+  ]:
     further.append("   ".join(f"{metric(name).title} {percent(name)}" for name in errors))
   if has("temperature"):
     tempered = f"NLL {number('tempered_nll')}   ECE {percent('tempered_ece')}"
     further.append(f"at temperature {number('temperature')}: {tempered}")
+  for name in ("vector", "matrix", "isotonic"):
+    if has(f"{name}_nll"):
+      further.append(f"{name} scaling: NLL {number(f'{name}_nll')}   ECE {percent(f'{name}_ece')}")
+  if has("aurc"):
+    further.append(f"AURC {number('aurc')}   AUGRC {number('augrc')}")
   if has("laplace_nll"):
     likelihood = f"NLL {number('laplace_nll')}   ECE {percent('laplace_ece')}"
     further.append(f"by Laplace: error {percent('laplace_error')}   {likelihood}")

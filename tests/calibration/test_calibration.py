@@ -82,7 +82,7 @@ def test_no_examples_have_sums_of_0_and_no_measures():
   log_probs, labels, _ = predictions()
   got = all_sums(log_probs, labels, np.zeros(len(labels), np.float32))
   assert all((x == 0).all() for x in jax.tree.leaves(got))
-  assert np.isnan([calibration.ece(got["bins"]), calibration.mce(got["bins"])]).all()
+  assert np.isnan([calibration.ece(got["bins"]), calibration.ece(got["bins"], norm="max")]).all()
   for examples in ((log_probs[:0], labels[:0], None), (log_probs, labels, np.zeros(len(labels)))):
     assert np.isnan(calibration.fit_temperature(*examples[:2], weights=examples[2]))
     assert np.isnan(calibration.risk_coverage(*examples[:2], weights=examples[2]).aurc)
@@ -168,7 +168,7 @@ def test_misfits_are_refused(function):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("function", ["nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins"])
+@pytest.mark.parametrize("function", ["nll", "brier", "ece_bins", "smooth_ece"])
 def test_probabilities_and_logits_are_no_log_probabilities(function):
   function = getattr(calibration, function)
   probs, labels = jnp.array([[0.7, 0.3], [0.2, 0.8]]), jnp.array([0, 1])
@@ -182,13 +182,26 @@ def test_probabilities_and_logits_are_no_log_probabilities(function):
 
 def summary(name):
   """The one number that users read of a function's sums."""
+  if name in ("width", "mass", "classwise"):
+    return lambda *args, **options: calibration.ece(calibration.ece_bins(*args, kind=name, **options)).mean()
+  if name in ("vector", "matrix", "dirichlet"):
+    return lambda *args, **options: calibration.fit_temperature(*args, kind=name, **options).bias[0]
   function = getattr(calibration, name)
-  read = lambda value: value if name == "fit_temperature" else value[0]
-  read_bins = lambda bins: calibration.ece(bins).mean()
-  return lambda *args, **options: (read_bins if "bins" in name else read)(function(*args, **options))
+  read = lambda value: value[0] if name in ("nll", "brier") else value
+  return lambda *args, **options: read(function(*args, **options))
 
 
-WITH_LABELS = ["nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins", "fit_temperature"]
+WITH_LABELS = [
+  "nll",
+  "brier",
+  "width",
+  "mass",
+  "classwise",
+  "smooth_ece",
+  "fit_temperature",
+  "vector",
+  "matrix",
+]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -223,7 +236,7 @@ def test_nan_is_no_number_in_compiled_code(name):
 
 
 def test_the_largest_gap_of_a_broken_bin_is_nan():
-  mce = jax.jit(lambda x, labels: calibration.mce(calibration.ece_bins(x, labels)))
+  mce = jax.jit(lambda x, labels: calibration.ece(calibration.ece_bins(x, labels), norm="max"))
   log_probs, labels, _ = predictions(12)
   for place in range(12):
     wrong = labels.copy()

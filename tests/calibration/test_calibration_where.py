@@ -24,10 +24,21 @@ COSTS = np.exp(LOG_PROBS)
 ROWS = {
   **{
     name: (getattr(calibration, name), (BROKEN, NO_LABELS), (LOG_PROBS, LABELS))
-    for name in ("nll", "brier", "ece_bins", "classwise_bins", "adaptive_bins", "fit_temperature")
+    for name in ("nll", "brier", "ece_bins", "smooth_ece", "fit_temperature")
   },
+  **{
+    kind: (functools.partial(calibration.ece_bins, kind=kind), (BROKEN, NO_LABELS), (LOG_PROBS, LABELS))
+    for kind in ("mass", "classwise")
+  },
+  "matrix": (
+    lambda *given, **where: calibration.temper(
+      LOG_PROBS, temperature=calibration.fit_temperature(*given, kind="matrix", **where)
+    ),
+    (BROKEN, NO_LABELS),
+    (LOG_PROBS, LABELS),
+  ),
   "risk_coverage": (
-    lambda *given, **where: calibration.risk_coverage(*given, **where).aurc,
+    lambda *given, **where: calibration.risk_coverage(*given, **where)[2:],
     (BROKEN, NO_LABELS),
     (LOG_PROBS, LABELS),
   ),

@@ -1,4 +1,4 @@
-"""MCE, adaptive and classwise bins and temperature, against NumPy, scipy and by hand."""
+"""Norms of the ECE, bins, SmoothECE, temperature and affine maps, against NumPy, scipy and scikit-learn."""
 
 import chex
 import jax
@@ -7,6 +7,9 @@ import numpy as np
 import oracles
 import pytest
 import scipy.optimize
+import scipy.stats
+import sklearn.linear_model
+import sklearn.metrics
 from contract import jit
 
 from jaxreg import calibration
@@ -22,15 +25,17 @@ def predictions(n=40, seed=0):
 
 @jax.jit
 def everything(log_probs, labels, weights):
-  adaptive = calibration.adaptive_bins(log_probs, labels, num_bins=M, weights=weights)
-  classwise = calibration.classwise_bins(log_probs, labels, num_bins=M, weights=weights)
+  adaptive = calibration.ece_bins(log_probs, labels, num_bins=M, kind="mass", weights=weights)
+  classwise = calibration.ece_bins(log_probs, labels, num_bins=M, kind="classwise", weights=weights)
   bins = calibration.ece_bins(log_probs, labels, num_bins=M, weights=weights)
   return {
     "adaptive": adaptive,
     "adaptive ece": calibration.ece(adaptive),
     "classwise": classwise,
     "classwise ece": calibration.ece(classwise).mean(),
-    "mce": calibration.mce(bins),
+    "mce": calibration.ece(bins, norm="max"),
+    "l2": calibration.ece(bins, norm="l2"),
+    "debiased": calibration.ece(bins, norm="l2", debiased=True),
     "temperature": calibration.fit_temperature(log_probs, labels, weights=weights),
     "tempered": calibration.temper(log_probs, temperature=2.0),
   }
@@ -81,6 +86,12 @@ def test_against_numpy(weighted):
   some = bins.count > 0
   accuracy, confidence = (sums[some] / bins.count[some] for sums in (bins.correct, bins.confidence))
   np.testing.assert_allclose(got["mce"], np.abs(accuracy - confidence).max(), rtol=1e-11)
+  count = bins.count[some]
+  squares = (accuracy - confidence) ** 2
+  np.testing.assert_allclose(got["l2"], np.sqrt((count * squares).sum() / count.sum()), rtol=1e-11)
+  debiased = np.where(count > 1, squares - accuracy * (1 - accuracy) / np.maximum(count - 1, 1e-9), 0)
+  want = np.sqrt(max((count * debiased).sum() / count.sum(), 0))
+  np.testing.assert_allclose(got["debiased"], want, rtol=1e-11)
   # Convex in 1 / T, so a bracketed minimum is the minimum.
   arguments = (log_probs, labels, weights)
   found = scipy.optimize.minimize_scalar(nll, (0.01, 0.1), args=arguments, tol=1e-10).x
@@ -152,7 +163,7 @@ def test_temperature_in_closed_form_and_at_its_bounds():
 
 def test_what_does_not_fit_is_refused():
   log_probs, labels = jnp.zeros((2, 3)), jnp.zeros(2, int)
-  for function in (calibration.adaptive_bins, calibration.classwise_bins, calibration.fit_temperature):
+  for function in (calibration.ece_bins, calibration.smooth_ece, calibration.fit_temperature):
     with pytest.raises(TypeError, match="must be floating"):
       function(jnp.zeros((2, 3), int), labels)
     with pytest.raises(TypeError, match="labels must be integers"):
@@ -161,17 +172,25 @@ def test_what_does_not_fit_is_refused():
       function(log_probs, labels[:1])
     with pytest.raises(ValueError, match="weights must have the shape"):
       function(log_probs, labels, weights=jnp.ones(3))
-  for function in (calibration.adaptive_bins, calibration.classwise_bins):
+  for kind in ("mass", "classwise"):
     with pytest.raises(ValueError, match="num_bins"):
-      function(log_probs, labels, num_bins=0)
+      calibration.ece_bins(log_probs, labels, kind=kind, num_bins=0)
+  with pytest.raises(ValueError, match="kind must be one of width, mass, classwise, got 'equal'"):
+    calibration.ece_bins(log_probs, labels, kind="equal")  # pyright: ignore
+  with pytest.raises(ValueError, match="kind must be one of scalar, vector, matrix, dirichlet, got 'affine'"):
+    calibration.fit_temperature(log_probs, labels, kind="affine")  # pyright: ignore
   with pytest.raises(ValueError, match="high"):
     calibration.fit_temperature(log_probs, labels, low=2.0, high=1.0)
   for temperature in (0.0, jnp.ones(2)):
     with pytest.raises(ValueError, match="temperature"):
       calibration.temper(log_probs, temperature=temperature)
-  for function in (calibration.ece, calibration.mce):
-    with pytest.raises(TypeError, match="confidence must be floating"):
-      function(calibration.Bins(*[jnp.ones(2, int)] * 3))
+  with pytest.raises(TypeError, match="confidence must be floating"):
+    calibration.ece(calibration.Bins(*[jnp.ones(2, int)] * 3))
+  bins = calibration.Bins(*[jnp.ones(2)] * 3)
+  with pytest.raises(ValueError, match="norm must be one of l1, l2, max, got 'l3'"):
+    calibration.ece(bins, norm="l3")  # pyright: ignore
+  with pytest.raises(ValueError, match="debiased: needs norm='l2', got norm='l1'"):
+    calibration.ece(bins, debiased=True)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 3.0, 7.0])
@@ -186,3 +205,138 @@ def test_tempered_logits_of_1e8_are_log_probabilities_in_a_compiled_function_too
     assert (got <= 0).all()
     finite = np.abs(want) < 3e38
     np.testing.assert_allclose(np.asarray(got)[finite], want[finite], rtol=1e-6)
+
+
+def confident(n=800, classes=4, seed=3):
+  """Overconfident logits with a bias, whose labels come from other probabilities."""
+  rng = np.random.default_rng(seed)
+  truth = rng.normal(size=(n, classes)) * 2
+  labels = (oracles.softmax(truth).cumsum(-1) < rng.random((n, 1))).sum(-1)
+  return truth * 1.8 + rng.normal(size=truth.shape) + np.linspace(-1, 1, classes), labels
+
+
+def smooth_ece_oracle(confidence, correct):
+  """Finds the width by its definition: a sum of kernels on a fine grid, with 5 images on either side."""
+  t = (np.arange(4000) + 0.5)[:, None] / 4000
+  images = np.concatenate(
+    [confidence + 2 * k for k in range(-5, 6)] + [-confidence + 2 * k for k in range(-5, 6)]
+  )
+  residuals = np.tile(correct - confidence, 22) / len(confidence)
+
+  def error(width):
+    return np.abs((residuals * scipy.stats.norm.pdf(t, images, width)).sum(-1)).mean()
+
+  return scipy.optimize.brentq(lambda width: error(width) - width, 1e-4, 1, xtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0])
+def test_smooth_ece_is_the_fixed_width_of_its_definition(scale):
+  logits, labels = confident(150)
+  log_probs = np.log(oracles.softmax(scale * logits))
+  want = smooth_ece_oracle(np.exp(log_probs.max(-1)), log_probs.argmax(-1) == labels)
+  np.testing.assert_allclose(jit(calibration.smooth_ece)(np.float32(log_probs), labels), want, rtol=1e-3)
+  weights = np.r_[np.ones(150), np.zeros(10)].astype(np.float32)
+  padded = np.r_[log_probs, np.full((10, 4), np.nan)].astype(np.float32), np.r_[labels, np.full(10, 9)]
+  np.testing.assert_allclose(jit(calibration.smooth_ece)(*padded, weights=weights), want, rtol=1e-3)
+  assert np.isnan(jit(calibration.smooth_ece)(*padded, weights=0 * weights))
+
+
+def test_smooth_ece_of_one_confidence_is_its_gap():
+  """Smoothing keeps the sum of residuals of one sign; 0 where all answers are certain and right."""
+  log_probs = np.log(np.tile(np.float32([0.9, 0.1]), (100, 1)))
+  labels = (np.arange(100) >= 60).astype(np.int32)
+  np.testing.assert_allclose(calibration.smooth_ece(log_probs, labels), 0.3, rtol=1e-3)
+  certain = np.tile(np.float32([0, -np.inf]), (10, 1))
+  assert calibration.smooth_ece(certain, np.zeros(10, int)) < 1e-5
+
+
+@pytest.mark.thorough
+def test_debiased_squares_are_right_on_average():
+  """Over many draws of labels the mean of the squares is the squared gap of the probabilities."""
+  rng = np.random.default_rng(0)
+  truth, confidence, n = np.array([0.6, 0.8]), np.array([0.7, 0.75]), 20
+  correct = rng.binomial(n, truth, (20000, 2)).astype(np.float32)
+  counts = np.full_like(correct, n)
+  bins = calibration.Bins(np.float32(confidence) * counts, correct, counts)
+  plain = np.square(calibration.ece(bins, norm="l2"))
+  want = ((truth - confidence) ** 2).mean()
+  chance = (truth * (1 - truth) / n).mean()
+  np.testing.assert_allclose(plain.mean(), want + chance, rtol=0.03)
+  # One bin at a time, where the gap is large enough that the square is never cut at 0.
+  apart = calibration.Bins(0.1 * counts[:, :1], correct[:, :1], counts[:, :1])
+  debiased = np.square(calibration.ece(apart, norm="l2", debiased=True))
+  np.testing.assert_allclose(debiased.mean(), 0.5**2, rtol=0.01)
+
+
+def test_a_map_without_penalty_is_scikit_learn_s_logistic_regression():
+  logits, labels = confident()
+  log_probs = np.log(oracles.softmax(logits))
+  model = sklearn.linear_model.LogisticRegression(C=np.inf, max_iter=5000, tol=1e-12).fit(log_probs, labels)
+  want = model.predict_log_proba(log_probs)
+  for kind in ("matrix", "dirichlet"):
+    with jax.enable_x64(True):
+      wide = calibration.fit_temperature(logits, labels, kind=kind, weight=0.0)
+      got = calibration.temper(logits, temperature=wide)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+  narrow = calibration.fit_temperature(np.float32(log_probs), labels, kind="matrix", weight=0.0)
+  got = calibration.temper(np.float32(log_probs), temperature=narrow)
+  np.testing.assert_allclose(np.exp(got), np.exp(want), atol=5e-3)
+
+
+@pytest.mark.parametrize("kind", ["vector", "matrix", "dirichlet"])
+def test_maps_minimise_the_printed_objective(kind):
+  """Against scipy's minimum of the objective in NumPy, with weights, from another start."""
+  logits, labels = confident(300, 3)
+  weights = np.random.default_rng(1).uniform(0.2, 2, 300)
+  log_probs, n, classes = np.log(oracles.softmax(logits)), weights.sum(), 3
+  nll_at = lambda beta: nll(beta, log_probs, labels, weights)
+  temperature = (
+    1 if kind == "dirichlet" else 1 / scipy.optimize.minimize_scalar(nll_at, (0.01, 0.1), tol=1e-12).x
+  )
+  own = np.eye(classes) > 0
+
+  def objective(x):
+    kernel, bias = (np.diag(x[:3]), x[3:]) if kind == "vector" else (x[:9].reshape(3, 3), x[9:])
+    loss = (
+      oracles.nll(np.log(oracles.softmax(log_probs / temperature @ kernel + bias)), labels, weights)[0] / n
+    )
+    off = (kernel[~own] ** 2).sum()
+    if kind == "dirichlet":
+      return loss + 0.7 * (off / (classes * (classes - 1)) + (bias**2).sum() / classes)
+    diagonal = ((kernel[own] - 1) ** 2).sum()
+    return loss + 0.7 * classes / n * ((bias**2).sum() + diagonal + (classes - 1) * off)
+
+  best = scipy.optimize.minimize(objective, np.full(6 if kind == "vector" else 12, 0.1), tol=1e-12)
+  kernel, bias = (best.x[:3], best.x[3:]) if kind == "vector" else (best.x[:9].reshape(3, 3), best.x[9:])
+  with jax.enable_x64(True):
+    got = calibration.fit_temperature(logits, labels, kind=kind, weight=0.7, weights=weights)
+  np.testing.assert_allclose(got.kernel, kernel / temperature, atol=2e-4)
+  np.testing.assert_allclose(got.bias, bias, atol=2e-4)
+  narrow = calibration.fit_temperature(
+    np.float32(logits), labels, kind=kind, weight=0.7, weights=np.float32(weights)
+  )
+  np.testing.assert_allclose(narrow.kernel, kernel / temperature, atol=2e-3)
+
+
+def test_maps_of_excluded_classes_and_unknown_labels():
+  logits, labels = confident(60, 3)
+  excluded = np.concatenate([np.float32(logits), np.full((60, 1), -np.inf, np.float32)], axis=1)
+  for kind in ("vector", "matrix", "dirichlet"):
+    scaling = calibration.fit_temperature(excluded, labels, kind=kind)
+    assert np.isfinite(calibration.temper(excluded, temperature=scaling)[:, :3]).all()
+    nothing = calibration.fit_temperature(excluded, labels, kind=kind, weights=np.zeros(60, np.float32))
+    assert all(np.isnan(x).all() for x in nothing)
+
+
+def test_augrc_is_what_its_paper_says_of_auroc_and_accuracy():
+  """AUGRC = (1 - AUROC) acc (1 - acc) + (1 - acc)^2 / 2, also with ties."""
+  logits, labels = confident()
+  log_probs = np.log(oracles.softmax(logits))
+  for rows in (np.arange(800), np.random.default_rng(0).integers(0, 12, 800)):  # the second has equal rows
+    chosen = log_probs[rows]
+    right, accuracy = chosen.argmax(-1) == labels, (chosen.argmax(-1) == labels).mean()
+    auroc = sklearn.metrics.roc_auc_score(~right, -chosen.max(-1))
+    want = (1 - auroc) * accuracy * (1 - accuracy) + (1 - accuracy) ** 2 / 2
+    with jax.enable_x64(True):
+      got = calibration.risk_coverage(chosen, labels).augrc
+    np.testing.assert_allclose(got, want, rtol=1e-10)

@@ -62,6 +62,22 @@ def tempered(log_probs, temperature):
   return scaled - np.log(np.exp(scaled).sum(1, keepdims=True))
 
 
+def matrix_scaled():
+  """Fits the structured map of the held-out log-probabilities by SciPy, and applies it."""
+  nll = lambda log_t: metrics.log_loss(APART_LABELS, np.exp(tempered(APART, np.exp(log_t))))
+  temperature = np.exp(optimize.minimize_scalar(nll, bounds=(-3, 3), method="bounded").x)
+  scale = lambda x, log_probs: tempered(
+    tempered(log_probs, 1) / temperature @ x[:16].reshape(4, 4) + x[16:], 1
+  )
+  cost = 4 / 200 * np.where(np.eye(4) > 0, 1, 3).ravel()
+
+  def objective(x):
+    loss = metrics.log_loss(APART_LABELS, np.exp(scale(x, APART)))
+    return loss + (cost * (x[:16] - np.eye(4).ravel()) ** 2).sum() + 4 / 200 * (x[16:] ** 2).sum()
+
+  return scale(optimize.minimize(objective, np.r_[np.eye(4).ravel(), np.zeros(4)]).x, LOG_PROBS)
+
+
 @pytest.mark.thorough
 def test_calibration(card):
   found = numbers(card, "calibration")
@@ -73,11 +89,18 @@ def test_calibration(card):
   assert found["adaptive_ece"] == pytest.approx(
     sum(abs((correct - CONFIDENCE)[each].sum()) for each in bins) / 300, abs=1e-5
   )
+  residuals = (correct - CONFIDENCE) / 300
+  t = (np.arange(2000) + 0.5)[:, None] / 2000
+  images = np.stack([2 * k + sign * CONFIDENCE for k in range(-5, 6) for sign in (1, -1)])[:, None]
+  smoothed = lambda width: np.abs((stats.norm.pdf(t, images, width).sum(0) * residuals).sum(1)).mean()
+  width = optimize.brentq(lambda width: smoothed(width) - width, 1e-3, 1, xtol=1e-6)
+  assert found["smooth_ece"] == pytest.approx(width, rel=1e-3)
   nll = lambda log_t: metrics.log_loss(APART_LABELS, np.exp(tempered(APART, np.exp(log_t))))
   temperature = np.exp(optimize.minimize_scalar(nll, bounds=(-3, 3), method="bounded").x)
   assert found["temperature"] == pytest.approx(temperature, rel=1e-3)
   better = np.exp(tempered(LOG_PROBS, found["temperature"]))
   assert found["tempered_nll"] == pytest.approx(metrics.log_loss(LABELS, better), rel=1e-5)
+  assert found["matrix_nll"] == pytest.approx(metrics.log_loss(LABELS, np.exp(matrix_scaled())), rel=1e-3)
   assert found["tempered_ece"] == pytest.approx(ece(better.max(1), correct, np.linspace(0, 1, 16)), abs=1e-5)
 
 
@@ -86,6 +109,8 @@ def test_selective_prediction(card):
   wrong = (GUESSED != LABELS)[np.argsort(-CONFIDENCE, kind="stable")]
   risks = np.cumsum(wrong) / np.arange(1, 301)
   assert found["aurc"] == pytest.approx(risks.mean(), rel=1e-5)
+  # The area under the share of answered and wrong examples, between which it is linear.
+  assert found["augrc"] == pytest.approx(np.trapezoid(np.r_[0, np.cumsum(wrong)] / 300, dx=1 / 300), rel=1e-5)
   assert found["error_at_0.9"] == pytest.approx(risks[269])
   assert found["error_at_0.8"] == pytest.approx(risks[239])
 

@@ -11,6 +11,9 @@ import oracles
 import pytest
 import runs
 from scipy import optimize, special
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import roc_auc_score
 
 from jaxreg import calibration, models, train
@@ -139,10 +142,23 @@ def test_images_from_elsewhere(finished_run, light_runs):
     check(runs.make_config({"evaluate.ood": ("inverse",)}))
 
 
+class OfLogProbs(ClassifierMixin, BaseEstimator):
+  """A classifier of scikit-learn whose features are log-probabilities."""
+
+  classes_ = np.arange(10)
+
+  def fit(self, log_probs, labels):
+    return self
+
+  def predict_proba(self, log_probs):
+    return np.exp(log_probs)
+
+
 @pytest.mark.thorough
 def test_further_measures(finished_run, light_runs):
   """Oracles: NumPy on the run's own predictions; SciPy for the temperature; sorted scores for the sets."""
-  names = ("mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps")
+  names = ("mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps", "isotonic", "vector")
+  names = (*names, "matrix", "smooth_ece", "debiased_ece", "selective")
   config = runs.make_config({"job": "evaluate", "evaluate.measures": names, "evaluate.alpha": 0.2})
   found = train.evaluate(config, finished_run)
   predict, data = train.load(finished_run), sources.digits().limited(128)
@@ -163,6 +179,16 @@ def test_further_measures(finished_run, light_runs):
     gap = [abs((p[:, one] - (labels == one))[index == each].sum()) for each in range(15)]
     classwise += sum(gap) / len(p) / 10
   assert found["test/classwise_ece"] == pytest.approx(classwise, rel=1e-4)
+  isotonic = CalibratedClassifierCV(FrozenEstimator(OfLogProbs()), method="isotonic")
+  isotonic = isotonic.fit(log_p["val"], splits["val"].labels).predict_proba(log_p["test"])
+  with np.errstate(divide="ignore"):
+    assert found["test/isotonic_nll"] == pytest.approx(of(np.log(isotonic), labels).mean(), rel=1e-4)
+  wrong = (p.argmax(-1) != labels)[np.argsort(-p.max(-1), kind="stable")]
+  area = np.trapezoid(np.r_[0, np.cumsum(wrong)] / len(p), dx=1 / len(p))
+  assert found["test/augrc"] == pytest.approx(area, rel=1e-3)
+  assert 0 <= found["test/debiased_ece"] <= 1
+  assert 0 < found["test/smooth_ece"] < 1
+  assert max(found["test/vector_nll"], found["test/matrix_nll"]) < found["test/nll"] + 0.1
   tempered = lambda name, t: special.log_softmax(log_p[name] / t, axis=-1)
   loss = lambda t: of(tempered("val", t), data.val.labels).mean()
   best = optimize.minimize_scalar(loss, bounds=(0.05, 20), method="bounded", options={"xatol": 1e-9}).x

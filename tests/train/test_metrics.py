@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 from jaxreg._sums import weighted
 from jaxreg.calibration import merge
 from jaxreg.train.data.batches import padded_indices
-from jaxreg.train.step.metrics import averaged, prediction_metrics, summarize, to_host
+from jaxreg.train.step.metrics import averaged, prediction_metrics, summarize, tempered_sums, to_host
 
 SIZE, CLASSES = 103, 5
 
@@ -20,6 +21,27 @@ def predictions():
   logits[np.arange(SIZE), labels] += 1
   log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   return log_probs.astype(np.float32), labels.astype(np.int32)
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 6.0])
+def test_nll_at_the_best_temperature_is_that_of_scipy_over_any_batches(scale):
+  log_probs, labels = predictions()
+  log_probs = scale * log_probs
+  log_probs -= np.log(np.exp(log_probs).sum(-1, keepdims=True))
+  padded, total = np.r_[log_probs, np.full((7, CLASSES), np.nan, np.float32)], None
+  weights = np.r_[np.ones(SIZE), np.zeros(7)].astype(np.float32)
+  for rows in np.array_split(np.arange(SIZE + 7), 3):
+    sums = tempered_sums(padded[rows], np.r_[labels, np.full(7, -1)][rows], weights[rows])
+    total = merge(total, to_host(({"nll_refined": sums}, {"nll_refined": sums})))  # two replicas
+
+  def nll(log_temperature):
+    scaled = log_probs.astype(np.float64) / np.exp(log_temperature)
+    return (np.log(np.exp(scaled).sum(-1)) - scaled[np.arange(SIZE), labels]).mean()
+
+  want = scipy.optimize.minimize_scalar(
+    nll, bounds=(-4.6, 4.6), method="bounded", options={"xatol": 1e-8}
+  ).fun
+  np.testing.assert_allclose(summarize(total, "val")["val/nll_refined"], [want, want], rtol=1e-5)
 
 
 def pooled(log_probs, labels):

@@ -117,7 +117,7 @@ def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
       f"method.name: the labels of the data are {what}, which need one of {', '.join(names)}, "
       f"got {method_name}{hint}"
     )
-  metrics = ["val/error", "val/nll", "val/brier", "val/ece"]
+  metrics = ["val/error", "val/nll", "val/nll_refined", "val/brier", "val/ece"]
   if data.has_numbers:
     metrics = ["val/rmse", "val/mae", *(["val/nlpd"] if predicts == "moments" else [])]
   best = config.checkpoint.best

@@ -45,7 +45,7 @@ from jaxreg.train.step.regularizers import (
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.step import make_objective, make_train_step
-from jaxreg.train.step.targets import CLASSES, Numbers, Target
+from jaxreg.train.step.targets import Classes, Numbers, Target
 from jaxreg.train.step.terms import TeacherFn, half_squared_distance
 from jaxreg.train.user_modules import short
 from jaxreg.typing import Array, Key, Params, PyTree
@@ -228,7 +228,7 @@ def _method(config: Config) -> tuple[Method, Mapping[str, Options]]:
 def _target(config: Config, data: DataSpec, method: Method, options: Options) -> Target:
   """Tells whether the labels are classes or numbers."""
   if not data.has_numbers:
-    return CLASSES
+    return Classes(refined=config.checkpoint.best == "val/nll_refined")
   standard = Standard(data.label_mean, data.label_std)
   return Numbers(standard, method.predicts, tuple(options.get("levels", ())), config.evaluate.alpha)
 

@@ -20,14 +20,20 @@ MOST_STEPS = "1e9"  # like the other upper bounds: only a typing error exceeds i
 
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 Job = Literal["train", "evaluate", "predict", "compare", "report", "check_data", "compile", "export"]
-Best = Literal["auto", "val/error", "val/nll", "val/brier", "val/ece", "val/rmse", "val/mae", "val/nlpd"]
+OfClasses = Literal["val/error", "val/nll", "val/nll_refined", "val/brier", "val/ece"]
+Best = Literal["auto", OfClasses, "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
 CheckpointName = Literal["latest", "best"]
 SplitName = Literal["train", "val", "test"]
 DecayKind = Literal["coupled", "decoupled", "independent", "cautious", "corrected", "fixed_norm"]
 MaskName = Literal["kernels_only", "no_branches", "everything"]
-Fitted = Literal["temperature", "conformal", "aps", "conformal_risk", "thresholds", "laplace"]
-Measure = Literal["mce", "adaptive_ece", "classwise_ece", "ranking", "f1", Fitted]
+Fitted = Literal[
+  "temperature", "vector", "matrix", "isotonic", "conformal", "aps", "conformal_risk", "thresholds", "laplace"
+]
+Alone = Literal[
+  "mce", "adaptive_ece", "classwise_ece", "smooth_ece", "debiased_ece", "selective", "ranking", "f1"
+]
+Measure = Literal[Alone, Fitted]
 Checks = Literal["errors", "residuals", "calibration", "selective", "conformal"]
 Section = Literal[Checks, "ood", "corruptions", "adversarial", "flatness", "noise"]
 Rows = dict[str, Fields]  # {label: {field: value}}
@@ -340,7 +346,9 @@ class Checkpoint(Group):
   every_minutes: float = field(0.0, "Minutes between further checkpoints; 0: none.", "[0, 1e9]", scope="call")
   keep: int = field(2, "Number of latest checkpoints to keep, in addition to the best one.", "[2, 1e9]")
   best: Best = field(
-    "auto", "Metric that chooses a checkpoint, and a setting of compare.grid; auto: val/error or val/rmse."
+    "auto",
+    "Metric that chooses a checkpoint, and a setting of compare.grid; auto: val/error or val/rmse. "
+    "val/nll_refined is the NLL at the temperature that suits the validation split best.",
   )
   wait: bool = field(True, "Block training until a checkpoint is on disk.", scope="call")
 
@@ -369,9 +377,10 @@ class Evaluate(Group, read_when=by_job("evaluate"), scope="prediction"):
   )
   measures: tuple[Measure, ...] = field(
     (),
-    "Further measures: mce, adaptive_ece, classwise_ece; for yes-or-no labels, ranking (AUROC, average "
-    "precision) and f1; fitted on the validation split, temperature, conformal, aps, laplace, and for "
-    "yes-or-no labels conformal_risk and thresholds (F1 with a threshold per label).",
+    "Further measures: mce, adaptive_ece, classwise_ece, smooth_ece, debiased_ece, selective (AURC, AUGRC); "
+    "for yes-or-no labels, ranking (AUROC, average precision) and f1; fitted on the validation split, "
+    "temperature, vector, matrix, isotonic, conformal, aps, laplace, and for yes-or-no labels conformal_risk "
+    "and thresholds (F1 with a threshold per label).",
   )
   alpha: float = field(0.1, "Share of labels that conformal sets and intervals may miss.", "[0, 1]", measured)
 

@@ -45,24 +45,81 @@ class Predicted(NamedTuple):
 
 
 def _mce(shown: Predicted) -> Measured:
-  return {"mce": calibration.mce(shown.measured(calibration.ece_bins))}
+  return {"mce": calibration.ece(shown.measured(calibration.ece_bins), norm="max")}
 
 
 def _adaptive_ece(shown: Predicted) -> Measured:
-  return {"adaptive_ece": calibration.ece(shown.measured(calibration.adaptive_bins))}
+  return {
+    "adaptive_ece": calibration.ece(shown.measured(functools.partial(calibration.ece_bins, kind="mass")))
+  }
 
 
 def _classwise_ece(shown: Predicted) -> Measured:
-  return {"classwise_ece": calibration.ece(shown.measured(calibration.classwise_bins)).mean()}
+  bins = shown.measured(functools.partial(calibration.ece_bins, kind="classwise"))
+  return {"classwise_ece": calibration.ece(bins).mean()}
+
+
+def _smooth_ece(shown: Predicted) -> Measured:
+  return {"smooth_ece": shown.measured(calibration.smooth_ece)}
+
+
+def _debiased_ece(shown: Predicted) -> Measured:
+  bins = shown.measured(functools.partial(calibration.ece_bins, kind="mass"))
+  return {"debiased_ece": calibration.ece(bins, norm="l2", debiased=True)}
+
+
+def _selective(shown: Predicted) -> Measured:
+  curve = shown.measured(calibration.risk_coverage)
+  return {"aurc": curve.aurc, "augrc": curve.augrc}
 
 
 def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   del alpha
   temperature = held_out.measured(calibration.fit_temperature)
   tempered = calibration.temper(shown.log_probs, temperature=temperature)
-  total, count = shown.measured(calibration.nll, tempered)
-  ece = calibration.ece(shown.measured(calibration.ece_bins, tempered))
-  return {"temperature": temperature, "tempered_nll": total / count, "tempered_ece": ece}
+  return {"temperature": temperature, **_again("tempered", shown, tempered)}
+
+
+def _vector(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  del alpha
+  scaling = held_out.measured(functools.partial(calibration.fit_temperature, kind="vector"))
+  return _again("vector", shown, calibration.temper(shown.log_probs, temperature=scaling))
+
+
+def _matrix(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  del alpha
+  scaling = held_out.measured(functools.partial(calibration.fit_temperature, kind="matrix"))
+  return _again("matrix", shown, calibration.temper(shown.log_probs, temperature=scaling))
+
+
+def _again(name: str, shown: Predicted, log_probs: Array) -> Measured:
+  """Measures recalibrated predictions."""
+  total, count = shown.measured(calibration.nll, log_probs)
+  ece = calibration.ece(shown.measured(calibration.ece_bins, log_probs))
+  return {f"{name}_nll": total / count, f"{name}_ece": ece}
+
+
+def _isotonic(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  """Measures one isotonic regression per class, whose probabilities are divided by their sum.
+
+  A class that no regression of an example gives a probability has 0 there, so the NLL may be infinite.
+  """
+  from sklearn.isotonic import IsotonicRegression
+
+  del alpha
+  classes = shown.log_probs.shape[-1]
+  if shown.labels.ndim > 1:
+    raise RunError(f"evaluate.measures: isotonic needs labels [n], got {shown.labels.shape}")
+  probs, where = np.exp(np.float64(shown.log_probs)), held_out.where
+  theirs, labels = np.exp(np.float64(held_out.log_probs))[where], held_out.labels[where]
+  for number in range(classes):
+    isotonic = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+    probs[:, number] = isotonic.fit(theirs[:, number], labels == number).predict(probs[:, number])
+  total = probs.sum(axis=-1, keepdims=True)
+  probs = np.where(total > 0, probs / np.where(total > 0, total, 1), 1 / classes)
+  with np.errstate(divide="ignore"):
+    log_probs = np.log(probs).astype(np.float32)
+  return _again("isotonic", shown, log_probs)
 
 
 def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
@@ -236,12 +293,18 @@ SPLIT_ALONE: dict[str, Callable[[Predicted], Measured]] = {
   "mce": _mce,
   "adaptive_ece": _adaptive_ece,
   "classwise_ece": _classwise_ece,
+  "smooth_ece": _smooth_ece,
+  "debiased_ece": _debiased_ece,
+  "selective": _selective,
   "ranking": _ranking,
   "f1": _f1,
 }
 # These learn one number from the validation split.
 HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], Measured]] = {
   "temperature": _temperature,
+  "vector": _vector,
+  "matrix": _matrix,
+  "isotonic": _isotonic,
   "conformal": _conformal,
   "aps": _aps,
   "conformal_risk": _conformal_risk,

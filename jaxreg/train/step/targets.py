@@ -16,17 +16,30 @@ from jaxreg._sums import weighted
 from jaxreg.train.data.dataset import Standard
 from jaxreg.train.methods.method import Predicts
 from jaxreg.train.step.batch import Examples
-from jaxreg.train.step.metrics import InUnits, Residuals, Sums, prediction_metrics, residuals
+from jaxreg.train.step.metrics import (
+  InUnits,
+  Residuals,
+  Sums,
+  Tempered,
+  prediction_metrics,
+  residuals,
+  tempered_sums,
+)
 from jaxreg.typing import Array
 
 AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 
 
 class Classes(NamedTuple):
-  """Labels that are classes; predictions are log-probabilities `[batch, ..., classes]`."""
+  """Labels that are classes; predictions are log-probabilities `[batch, ..., classes]`.
+
+  With `refined`, evaluations also measure the NLL at the best temperature, as early stopping by refinement
+  needs it (Berta, Holzmueller, Jordan and Bach, `Rethinking Early Stopping: Refine, Then Calibrate`, 2025).
+  """
 
   standard: Standard | None = None
   numbers: bool = False
+  refined: bool = False
 
   def original(self, predictions: AnyArray) -> AnyArray:
     """Returns predictions in the units of the data."""
@@ -38,7 +51,9 @@ class Classes(NamedTuple):
 
   def metrics(self, predictions: Array, examples: Examples) -> Sums:
     """Computes the metrics of every evaluation."""
-    return prediction_metrics(predictions, examples.labels, examples.label_weights)
+    labels, weights = examples.labels, examples.label_weights
+    sums = prediction_metrics(predictions, labels, weights)
+    return {**sums, "nll_refined": tempered_sums(predictions, labels, weights)} if self.refined else sums
 
   def hits(self, predictions: Array, examples: Examples) -> dict[str, Array]:
     """Measures each example in training, in addition to its loss."""
@@ -119,7 +134,7 @@ class Numbers:
     """
     labels, weights = examples.labels, examples.label_weights
     point, relative = self.point(predictions), self._relative(labels)
-    sums: dict[str, tuple[Array, Array] | InUnits | calibration.Bins | Residuals] = {
+    sums: dict[str, tuple[Array, Array] | InUnits | calibration.Bins | Residuals | Tempered] = {
       "rmse": residuals(point - labels, labels, weights, self.standard.stds),
       "mae": self._in_units(*weighted(jnp.abs(point - labels) * relative, weights)),
     }
