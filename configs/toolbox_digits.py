@@ -168,6 +168,14 @@ TOOLBOX = {
     "method.arcface.loss.scale": 16.0,
   },
   "bi_tempered": {"method.name": "bi_tempered"},
+  "generalized_cross_entropy": {"method.name": "generalized_cross_entropy"},
+  "active_passive": {"method.name": "active_passive"},
+  "forward_correction": {
+    "method.name": "forward_correction",
+    "method.forward_correction.loss.transitions": tuple(
+      0.91 if label == true else 0.01 for true in range(10) for label in range(10)
+    ),
+  },
   "rand_augment": {"augment.names": ("rand_augment",), "augment.rand_augment.magnitude": 4.0},
   "auto_augment": {"augment.names": ("auto_augment",), "augment.auto_augment.policy": "svhn"},
   "trivial_augment": {"augment.names": ("trivial_augment",)},

@@ -42,6 +42,7 @@ TASKS = {
   "Autoencoders": "reconstruction",
   "Many classes": "linear",
   "Weights of classes": "class_weights",
+  "Wrong labels": "active_passive bi_tempered forward_correction generalized_cross_entropy transition_matrix",
   "Numbers: regression": "gaussian_nll pinball student_t_nll",
   "Yes-or-no labels": "asymmetric binary_*",
   "Classification": "*",

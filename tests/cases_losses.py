@@ -36,6 +36,25 @@ def _poly_loss(a, epsilon):
   return loss + epsilon * (1 - np.exp(-loss))
 
 
+def _generalized(a, q):
+  p = (oracles.softmax(a.logits) * oracles.one_hot(a.labels, a.logits.shape[-1])).sum(-1)
+  return (1 - p**q) / q
+
+
+def _active_passive(a, active, passive, normalized):
+  """Sums the paper's terms, with the reverse cross-entropy `-sum_k p_k log y_k` at `log 0 = -4`."""
+  p, y = oracles.softmax(a.logits), oracles.one_hot(a.labels, a.logits.shape[-1])
+  loss = -(y * np.log(p)).sum(-1)
+  reverse = -(p * np.where(y > 0, 0, -4)).sum(-1)
+  return active * (loss / -np.log(p).sum(-1) if normalized else loss) + passive / 4 * reverse
+
+
+def _forward_correction(a):
+  """Takes the probability of the noisy label as the product of the softmax and the matrix."""
+  noisy = oracles.softmax(a.logits) @ a.transitions
+  return -np.log((noisy * oracles.one_hot(a.labels, noisy.shape[-1])).sum(-1))
+
+
 def _pseudo_label(a, threshold):
   q = oracles.softmax(a.target_logits)
   return np.where(q.max(-1) >= threshold, oracles.cross_entropy(a.logits, q.argmax(-1)), 0)
@@ -151,13 +170,6 @@ def _asymmetric(a):
   return a.labels * present - (1 - a.labels) * shifted**4 * np.log1p(-shifted)
 
 
-def _binary_distillation(a):
-  """A yes-or-no answer is a softmax over the logits 0 and z."""
-  two = lambda x: oracles.softmax(np.stack([np.zeros_like(x), x / 2.5], -1))
-  p, q = two(a.teacher_logits), two(a.logits)
-  return 2.5**2 * (p * (np.log(p) - np.log(q))).sum(-1)
-
-
 def _pinball(a):
   error = a.targets[..., None] - a.outputs
   return np.maximum(a.levels * error, (a.levels - 1) * error).mean(-1)
@@ -199,21 +211,6 @@ BINARY = (
     YES_OR_NO,
     lambda a: _binary(a) - 0.3 * _binary(a, labels=oracles.sigmoid(a.logits)),
     {"weight": 0.3},
-  ),
-  Case(
-    "losses.binary_logit_adjustment",
-    {**YES_OR_NO, "log_prior_odds": Input("real", "K")},
-    lambda a: _binary(a, logits=a.logits + 0.5 * a.log_prior_odds),
-    {"weight": 0.5},
-  ),
-  # The teacher gets no gradient; test_binary has the student's.
-  Case(
-    "losses.binary_distillation",
-    {"logits": SCORES, "teacher_logits": SCORES},
-    _binary_distillation,
-    {"temperature": 2.5},
-    gradient=False,
-    atol=1e-4,
   ),
 )
 REAL = (
@@ -260,6 +257,34 @@ HARD = (
     for gamma in (0.0, 0.5)
   ),
   Case("losses.poly_loss", LABELLED, lambda a: _poly_loss(a, 1.5), {"epsilon": 1.5}),
+  *(
+    Case(
+      "losses.generalized_cross_entropy",
+      LABELLED,
+      lambda a, q=q: _generalized(a, q),
+      {"q": q},
+      label=f"q-{q}",
+    )
+    for q in (0.7, 1.0)
+  ),
+  *(
+    Case(
+      "losses.active_passive",
+      LABELLED,
+      lambda a, terms=terms: _active_passive(a, *terms),
+      {"active_weight": terms[0], "passive_weight": terms[1], "normalized": terms[2]},
+      label=label,
+    )
+    for label, terms in {
+      "normalized": (1.0, 4.0, True),
+      "symmetric cross-entropy": (0.1, 4.0, False),
+    }.items()
+  ),
+  Case(
+    "losses.forward_correction",
+    {**LABELLED, "transitions": Input("soft", "KK", fixed=True, checked=False)},
+    _forward_correction,
+  ),
   Case("losses.entropy", {"logits": SCORES}, _entropy),
   Case("losses.z_loss", {"logits": SCORES}, lambda a: np.log(np.exp(a.logits).sum(-1)) ** 2, atol=1e-4),
   Case(

@@ -94,11 +94,6 @@ class Case(conformance.Case):
   def own_rule(self) -> bool:
     return self.function in OWN_RULES
 
-  @property
-  def of_whole_batch(self) -> bool:
-    """Numbers by label need all labels, too."""
-    return self.keyed or "log_prior_odds" in self.inputs
-
   def __call__(self, inputs: Mapping[str, Any]) -> Any:
     module, _, name = self.function.rpartition(".")
     function = getattr(importlib.import_module(f"jaxreg.{module}"), name)

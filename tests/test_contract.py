@@ -65,6 +65,7 @@ ELSEWHERE = {
   "flatness/test_subset.py": "flatness.subset",
   "flatness/test_trace.py": "flatness.operator_trace",
   "losses/test_class_weights.py": "losses.class_weights",
+  "losses/test_forward_correction.py": "losses.transition_matrix",
   "losses/test_dropmax.py": "losses.deterministic_dropmax_terms losses.dropmax_qp_terms",
   "losses/test_multitask.py": "losses.multitask_terms losses.uncertainty_weighting_terms",
   "losses/test_linear.py": "losses.linear",

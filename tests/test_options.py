@@ -54,6 +54,12 @@ PER_EXAMPLE = [
   (losses.focal, (X, SOFT), "gamma", (0.0, 0.5, 2.0)),
   (losses.poly_loss, (X, LABELS), "epsilon", (-1.0, 0.0, 2.0)),
   (losses.poly_loss, (X, SOFT), "epsilon", (-1.0, 0.0, 2.0)),
+  *((losses.generalized_cross_entropy, (X, labels), "q", (0.0, 0.7, 1.0)) for labels in (LABELS, SOFT)),
+  *(
+    (losses.active_passive, (X, labels), option, (0.0, 0.5, 2.0))
+    for labels in (LABELS, SOFT)
+    for option in ("active_weight", "passive_weight")
+  ),
   (losses.logit_adjustment, (X, LABELS, PRIOR), "weight", (0.0, 0.5, 1.0)),
   (losses.label_smoothing, (X, LABELS), "smoothing", (0.0, 0.1, 1.0)),
   (losses.label_smoothing, (X, SOFT), "smoothing", (0.0, 0.1, 1.0)),

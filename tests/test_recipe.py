@@ -14,13 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLBOX = (ROOT / "configs/toolbox_digits.py").read_text()
 GROUPS = {"losses": "method", "penalties": "regularizers"}
 FIRST = {"losses": ("logits", "labels"), "penalties": ("params",)}
-# The names of rows and of their functions, which wrappers keep. The binary logit adjustment has no row.
+# The names of rows and of their functions, which wrappers keep.
 ROWS = {
   group: set(REGISTRY[group])
   | {getattr(entry.function, "loss", entry.function).__name__ for entry in REGISTRY[group].values()}
   for group in GROUPS.values()
 }
-ROWS["method"].add("binary_logit_adjustment")
 TESTED = {case.function for case in CASES} | set(" ".join(ELSEWHERE.values()).split())
 
 

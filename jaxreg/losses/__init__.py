@@ -18,14 +18,13 @@ examples are exactly 0, even for a label of -1, NaN or padding. The mean over th
 from the softmax. Here a logit of -inf does that.
 """
 
+from jaxreg.losses._active_passive import active_passive
 from jaxreg.losses._bi_tempered import bi_tempered, bi_tempered_log_probs
 from jaxreg.losses._binary import (
   asymmetric,
   binary_confidence_penalty,
   binary_cross_entropy,
-  binary_distillation,
   binary_focal,
-  binary_logit_adjustment,
   binary_poly_loss,
 )
 from jaxreg.losses._class_weights import class_weights
@@ -42,6 +41,8 @@ from jaxreg.losses._dropmax_prediction import dropmax_log_probs
 from jaxreg.losses._dropmax_qp import dropmax_qp, dropmax_qp_terms
 from jaxreg.losses._entropy import entropy, pseudo_label
 from jaxreg.losses._focal import focal
+from jaxreg.losses._forward_correction import forward_correction, transition_matrix
+from jaxreg.losses._generalized_cross_entropy import generalized_cross_entropy
 from jaxreg.losses._group_softmax import group_softmax
 from jaxreg.losses._jensen_shannon import jensen_shannon
 from jaxreg.losses._label_smoothing import label_smoothing
@@ -66,15 +67,14 @@ from jaxreg.losses._sparsemax import sparsemax, sparsemax_log_probs
 from jaxreg.losses._z_loss import z_loss
 
 __all__ = [
+  "active_passive",
   "arcface",
   "asymmetric",
   "bi_tempered",
   "bi_tempered_log_probs",
   "binary_confidence_penalty",
   "binary_cross_entropy",
-  "binary_distillation",
   "binary_focal",
-  "binary_logit_adjustment",
   "binary_poly_loss",
   "class_weights",
   "confidence_penalty",
@@ -94,7 +94,9 @@ __all__ = [
   "dropmax_terms",
   "entropy",
   "focal",
+  "forward_correction",
   "gaussian_nll",
+  "generalized_cross_entropy",
   "group_softmax",
   "jensen_shannon",
   "label_smoothing",
@@ -116,6 +118,7 @@ __all__ = [
   "sparsemax",
   "sparsemax_log_probs",
   "student_t_nll",
+  "transition_matrix",
   "uncertainty_weighting",
   "uncertainty_weighting_terms",
   "z_loss",

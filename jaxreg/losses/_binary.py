@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_array, check_option, check_wide, known_values
-from jaxreg._divergence import kl_divergence
 from jaxreg._where import only_where
 from jaxreg.typing import Array
 
@@ -192,81 +191,6 @@ def binary_confidence_penalty(
   check_option(weight, "weight", logits.shape, low=0)
   yes, no = _surprise(logits), _surprise(-logits)
   return _mean(labels, yes, no) - weight * _mean(jax.nn.sigmoid(logits), yes, no)
-
-
-@only_where(end=None, shared=("log_prior_odds",))
-def binary_logit_adjustment(
-  logits: ArrayLike,
-  labels: ArrayLike,
-  log_prior_odds: ArrayLike,
-  *,
-  weight: ArrayLike = 1.0,
-  where: ArrayLike | None = None,
-) -> Array:
-  r"""Computes the cross-entropy of logits raised by the log odds of their label, for training only.
-
-  .. math:: \ell = \operatorname{BCE}\Bigl(z_k + \tau \log \frac{\pi_k}{1 - \pi_k}, \, y_k\Bigr)
-
-  Predict with the plain logits: they fit labels that are present as often as absent.
-
-  Args:
-    logits: `z`, `[..., labels]`, floating.
-    labels, where: as in `binary_cross_entropy`.
-    log_prior_odds: `[labels]`, floating: the logarithm of the number of examples with the label divided by
-      the number of examples without it.
-    weight: `tau`, a scalar or `[..., labels]`, at least 0; 0 is the cross-entropy.
-
-  Returns:
-    `[..., labels]`, in nats, float32 or wider.
-
-  Example:
-    >>> binary_logit_adjustment(jnp.zeros(2), jnp.array([1, 0]), jnp.full(2, jnp.log(3.0))).round(4)
-    Array([0.2877, 1.3863], dtype=float32)
-
-  References:
-    Menon et al., `Long-tail learning via logit adjustment`, 2021.
-  """
-  logits, labels = _checked(logits, labels)
-  odds = check_wide(log_prior_odds, "log_prior_odds", shape=logits.shape[-1:])
-  check_option(weight, "weight", logits.shape, low=0)
-  logits = logits + jnp.asarray(weight, logits.dtype) * jnp.broadcast_to(odds, logits.shape)
-  return _mean(labels, _surprise(logits), _surprise(-logits))
-
-
-@only_where(end=None)
-def binary_distillation(
-  logits: ArrayLike,
-  teacher_logits: ArrayLike,
-  *,
-  temperature: ArrayLike = 4.0,
-  where: ArrayLike | None = None,
-) -> Array:
-  r"""Computes the divergence of a student from its teacher, label by label, times the temperature squared.
-
-  .. math:: \ell = T^2 \, \mathrm{KL}(\mathrm{Ber}(\sigma(v / T)) \,\|\, \mathrm{Ber}(\sigma(z / T)))
-
-  Args:
-    logits: the student's logits `z`, `[...]`, floating, one for each label.
-    teacher_logits: the teacher's logits `v`, same shape; the teacher gets no gradient.
-    temperature: `T` > 0, a scalar or `[...]`.
-    where: `[...]`, bool: which labels count.
-
-  Returns:
-    `[...]`, in nats, float32 or wider.
-
-  Example:
-    >>> binary_distillation(jnp.array([0.0]), jnp.array([2 * jnp.log(3.0)]), temperature=2.0).round(4)
-    Array([0.5232], dtype=float32)
-
-  References:
-    Hinton, Vinyals and Dean, `Distilling the Knowledge in a Neural Network`, 2015, section 2.
-  """
-  logits = _logits(logits, "logits")
-  teacher = jax.lax.stop_gradient(_logits(teacher_logits, "teacher_logits", shape=logits.shape))
-  check_option(temperature, "temperature", logits.shape, low=0, open_low=True)
-  t = jnp.asarray(temperature, logits.dtype)
-  theirs, ours = (jnp.stack([jnp.zeros_like(x), x], axis=-1) for x in (teacher, logits))
-  return t**2 * kl_divergence(theirs, ours, t[..., None] if t.ndim else t)
 
 
 def _logits(x: ArrayLike, name: str, **shape: tuple[int, ...]) -> Array:

@@ -23,7 +23,7 @@ def poly_loss(
   The cross-entropy is the series with every coefficient `1 / j`; `epsilon` is added to the first one, which
   dominates for examples that are nearly right. For soft labels the loss is the mean over the classes,
   weighted by the probabilities, `sum_k y_k (-log p_k + epsilon (1 - p_k))`. For one-hot labels use
-  `optax.losses.poly_loss_cross_entropy`.
+  `optax.losses.poly_loss_cross_entropy`. The symmetric cross-entropy is a multiple: see `active_passive`.
 
   Args:
     logits, labels, where: as in `softmax_cross_entropy`.

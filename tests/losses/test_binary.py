@@ -41,27 +41,6 @@ def test_it_is_the_softmax_of_two_classes(binary, softmax):
 
 
 @pytest.mark.thorough
-def test_logit_adjustment_is_that_of_two_classes():
-  prior = np.float32([0.1, 0.5, 0.7])
-  got = losses.binary_logit_adjustment(LOGITS, LABELS, np.log(prior / (1 - prior)), weight=0.7)
-  for label, share in enumerate(prior):
-    log_prior = jnp.log(jnp.array([1 - share, share]))
-    want = losses.logit_adjustment(pair(LOGITS)[:, label], LABELS[:, label], log_prior, weight=0.7)
-    np.testing.assert_allclose(got[:, label], want, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.thorough
-def test_distillation_is_that_of_two_classes():
-  teacher = np.float32(RNG.normal(size=LOGITS.shape))
-  binary = lambda z, v: losses.binary_distillation(z, v, temperature=3.0)
-  softmax = lambda z, v: losses.distillation(pair(z), pair(v), temperature=3.0)
-  np.testing.assert_allclose(binary(LOGITS, teacher), softmax(LOGITS, teacher), rtol=1e-4, atol=1e-5)
-  of_both = lambda f: jax.grad(lambda z, v: f(z, v).sum(), (0, 1))(LOGITS, teacher)
-  for got, want in zip(of_both(binary), of_both(softmax)):
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.thorough
 def test_focal_is_optax_s():
   for alpha in (0.25, 0.6, None):
     got = losses.binary_focal(LOGITS, LABELS, alpha=alpha, gamma=1.5)

@@ -40,6 +40,23 @@ CASES = {
     for gamma in (0.0, 0.5, 2.0)
   },
   "poly_loss": (losses.poly_loss, True, (NEAR + 2 * (1 - P), INF, 0)),
+  "generalized_cross_entropy": (losses.generalized_cross_entropy, True, ((1 - P**0.7) / 0.7, 1 / 0.7, 0)),
+  "generalized_cross_entropy 0": (partial(losses.generalized_cross_entropy, q=0.0), True, plain),
+  "active_passive": (
+    losses.active_passive,
+    True,
+    (NEAR / (2 * NEAR + 1) + 4 * (1 - P), INF, 0),
+  ),
+  "active_passive, symmetric": (
+    partial(losses.active_passive, active_weight=0.1, normalized=False),
+    True,
+    (0.1 * NEAR + 4 * (1 - P), INF, 0),
+  ),
+  "forward_correction": (
+    lambda o, y: losses.forward_correction(o, y, np.float32([[0.8, 0.1, 0.1], [0, 1, 0], [0.2, 0, 0.8]])),
+    True,
+    (-math.log(0.8 * P + 0.2 * (1 - P)), -math.log(0.1 * P), -math.log(0.8)),
+  ),
   "logit_adjustment": (
     lambda o, y: losses.logit_adjustment(o, y, jnp.log(jnp.array([0.5, 0.3, 0.2]))),
     True,

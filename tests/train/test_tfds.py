@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -373,6 +374,38 @@ def test_the_first_in_the_original_order_can_be_for_training(monkeypatch, tmp_pa
   for number, most in ((200, {}), (201, {"val": "test"})):
     options = {"data_dir": str(tmp_path / "tfds"), "order": "id", "subset": {"num_train": number}, **most}
     fails("data.subset.num_train", f"at most {200 if most else 199}", f"got {number}", **options)
+
+
+@pytest.mark.parametrize("order", ["stored", "id"])
+def test_other_labels_of_the_training_examples_go_by_id(root, tmp_path, order):
+  """Those that are held out for validation have them, too; the test split keeps its own."""
+  labels, want = np.full(5000, 9, np.uint8), {}
+  for example in tensorflow_datasets.data_source("cifar10", split="train[:200]", data_dir=root):
+    number = int(example["id"].removeprefix(b"train_"))
+    labels[number] = want[example["image"].tobytes()] = (example["label"] + number) % 10
+  np.savez(tmp_path / "labels.npz", people=labels)
+  options = {"data_dir": str(root), "order": order, **SMALL}
+  plain = sources.tfds(**options)
+  other = sources.tfds(**options, labels_file=str(tmp_path / "labels.npz"), labels_array="people")
+  # The labels stratify the part that is held out, so an example is known by its image.
+  labelled = [*zip(other.train.inputs, other.train.labels), *zip(other.val.inputs, other.val.labels)]
+  assert {image.tobytes(): label for image, label in labelled} == want
+  np.testing.assert_array_equal(other.test.labels, plain.test.labels)
+
+
+def test_labels_that_do_not_fit_are_named(root, tmp_path):
+  file = tmp_path / "labels.npz"
+  np.savez(file, short=np.zeros(3, int), wide=np.full(5000, 10), real=np.zeros(5000))
+  for array, problem in {
+    "worse": "has no array 'worse'; it has real, short, wide",
+    "short": "must be integers [n] for ids up to",
+    "real": "must be integers [n] for ids up to",
+    "wide": "must lie in [0, 10), got 10 to 10",
+  }.items():
+    with pytest.raises(RunError, match=re.escape(problem)):
+      sources.tfds(data_dir=str(root), **SMALL, labels_file=str(file), labels_array=array)
+  with pytest.raises(RunError, match=r"labels_file: got 'none.npz', which is not a file"):
+    sources.tfds(data_dir=str(root), **SMALL, labels_file="none.npz")
 
 
 def test_an_order_that_a_set_does_not_have_is_named(root):

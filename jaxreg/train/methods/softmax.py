@@ -1,6 +1,7 @@
 """Softmax of one affine layer, and the losses of its logits."""
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreg import losses, models
 from jaxreg._errors import ArgumentError
@@ -36,6 +37,18 @@ def logit_adjustment(
   return losses.logit_adjustment(logits, labels, log_prior, weight=weight)
 
 
+def forward_correction(*, logits: Array, labels: Array, transitions: tuple[float, ...] = ()) -> Array:
+  """Computes `losses.forward_correction` with the rows of the transition matrix, one after another."""
+  classes = logits.shape[-1]
+  if len(transitions) != classes**2:
+    raise ArgumentError(
+      "transitions",
+      f"must be {classes} times {classes} numbers, one row after another, got {len(transitions)} numbers",
+    )
+  matrix = np.asarray(transitions, np.float32).reshape(classes, classes)
+  return losses.forward_correction(logits, labels, matrix)
+
+
 def _is_positive(number: object) -> bool:
   return isinstance(number, int | float) and number > 0
 
@@ -53,6 +66,11 @@ METHODS = {
   "confidence_penalty": on_logits(losses.confidence_penalty, "confidence_penalty", soft_labels=True),
   "large_margin": on_logits(losses.large_margin, "large_margin"),
   "logit_adjustment": on_logits(logit_adjustment, "nll", soft_labels=True),
+  "generalized_cross_entropy": on_logits(
+    losses.generalized_cross_entropy, "generalized_cross_entropy", soft_labels=True
+  ),
+  "active_passive": on_logits(losses.active_passive, "active_passive", soft_labels=True),
+  "forward_correction": on_logits(forward_correction, "forward_correction", soft_labels=True),
   "sampled_softmax": on_logits(losses.sampled_softmax, "nll", draws=("loss",)),
   "bi_tempered": on_logits(
     losses.bi_tempered, "bi_tempered", predict=predict_bi_tempered, soft_labels=True, shared=("t2",)

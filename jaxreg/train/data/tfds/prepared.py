@@ -1,6 +1,7 @@
 """The source `tfds`: finds a set of TensorFlow Datasets, prepares it if it is missing, and checks it."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
@@ -11,9 +12,10 @@ import numpy as np
 
 from jaxreg._atomic_files import in_bucket
 from jaxreg._extras import install
+from jaxreg.train.data.bounded_files import ERRORS, read_npz
 from jaxreg.train.data.dataset import Dataset, Split, unread_line
 from jaxreg.train.data.subsets import ALL, Subset, hold_out
-from jaxreg.train.data.tfds.records import Reader, arrays, damaged, reading, streamed
+from jaxreg.train.data.tfds.records import Reader, arrays, damaged, numbers, reading, streamed
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.sealed_tables import parse_table
 from jaxreg.train.staged import staged
@@ -30,6 +32,8 @@ def tfds(
   test: str = "test",
   image: str = "image",
   label: str = "label",
+  labels_file: str = "",
+  labels_array: str = "labels",
   order: Literal["stored", "id"] = "stored",
   stream: bool = False,
   subset: Subset = ALL,
@@ -49,6 +53,9 @@ def tfds(
       directory, to which missing files of mnist, cifar10 and cifar100 are downloaded.
     train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
     image, label: the names of the features.
+    labels_file: an `.npz` file with other labels of the training examples, such as those of CIFAR-10N, which
+      people gave; validation examples that are held out of `train` have them, too. Empty: the set's own.
+    labels_array: the array `[n]` of that file; entry i belongs to the `id` that ends in `_i`.
     order: order of the examples of every split: `stored`, which is shuffled, or by the feature `id`, the
       original order of cifar10 and cifar100. Split expressions refer to the stored order.
     stream: decode images when a batch is made, cut as `data.stream` says, instead of all at the start; only
@@ -64,6 +71,8 @@ def tfds(
   builder, folder = _open(name, root, manual_dir)
   num_classes, class_names = _classes(builder, image, label)
   _check_order(builder, order, stream)
+  if labels_file and "id" not in builder.info.features:
+    raise ArgumentError("labels_file", f"needs a set with the feature 'id', which {builder.name} lacks")
   read: dict[str, Split] = {}
   for field, split in (("train", train), ("val", val), ("test", test)):
     if split or field != "val":
@@ -73,6 +82,9 @@ def tfds(
           read[field] = streamed(folder, split, image, label)
         else:
           read[field] = arrays(builder, folder, split, image, label, order)
+  if labels_file:
+    other = _other_labels(labels_file, labels_array, num_classes, numbers(builder, folder, train, order))
+    read["train"] = dataclasses.replace(read["train"], labels=other)
   others = read["train"]
   if num_train := subset.num_train:
     most = len(others) - (not val)
@@ -185,6 +197,30 @@ def _check_order(builder: Reader, order: str, stream: bool) -> None:
     there = ", ".join(sorted(builder.info.features))
     problem = f"{builder.name} has no feature 'id' to be ordered by; it has {there}, and order=stored"
     raise ArgumentError("order", problem)
+
+
+def _other_labels(path: str, name: str, num_classes: int, numbers: np.ndarray) -> np.ndarray:
+  """Reads the labels of the examples with these numbers from a file."""
+  file = local_path(path, "labels_file")
+  if not file.is_file():
+    raise ArgumentError("labels_file", f"got {path!r}, which is not a file")
+  try:
+    arrays = read_npz(file)
+  except ERRORS as error:
+    problem = f"{file} cannot be read ({one_line(error)}); give an undamaged .npz of plain arrays"
+    raise ArgumentError("labels_file", problem) from error
+  if name not in arrays:
+    raise ArgumentError("labels_array", f"{file} has no array {name!r}; it has {', '.join(sorted(arrays))}")
+  labels = arrays[name]
+  if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) <= numbers.max():
+    shape = f"{labels.dtype} {labels.shape}"
+    needed = f"integers [n] for ids up to {numbers.max()}"
+    raise ArgumentError("labels_array", f"{name} of {file} must be {needed}, got {shape}")
+  labels = labels[numbers].astype(np.int64)
+  if labels.min() < 0 or labels.max() >= num_classes:
+    ends = f"{labels.min()} to {labels.max()}"
+    raise ArgumentError("labels_array", f"{name} of {file} must lie in [0, {num_classes}), got {ends}")
+  return labels
 
 
 def _check_split(builder: Reader, field: str, split: str, train: str) -> None:

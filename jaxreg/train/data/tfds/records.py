@@ -77,6 +77,17 @@ def streamed(folder: Path, split: str, image: str, label: str) -> Split:
   return Split(Images(records, np.arange(len(labels))), labels)
 
 
+def numbers(builder: Reader, folder: Path, split: str, order: str) -> np.ndarray:
+  """The numbers at the end of the ids of a split, such as 7 for `train_00007`, in the order of `arrays`."""
+  with reading(builder, folder, split):
+    ids = cached(folder, (split, "id"), lambda: {"ids": _ids(folder, split)})["ids"]
+  ids = np.sort(ids, kind="stable") if order == "id" else ids
+  ends = [re.search(rb"\d+$", each) for each in ids.tolist()]
+  if not all(ends):
+    raise ArgumentError("labels_file", f"needs ids that end in a number, got {ids[ends.index(None)]!r}")
+  return np.array([int(end[0]) for end in ends if end], np.int64)
+
+
 @dataclasses.dataclass(frozen=True)
 class Records:
   """The encoded images of a prepared split."""
@@ -129,6 +140,17 @@ def _labels(folder: Path, split: str, label: str) -> np.ndarray:
 
   in_chunks(read, len(source), f"reading the labels of {split}")
   return labels
+
+
+def _ids(folder: Path, split: str) -> np.ndarray:
+  source: Any = _opened(str(folder), split)
+  ids = np.full(len(source), b"", object)
+
+  def read(positions: range) -> None:
+    ids[positions] = [example["id"] for example in source.__getitems__(positions)]
+
+  in_chunks(read, len(source), f"reading the ids of {split}")
+  return ids.astype(bytes)
 
 
 def _decoded(builder: Reader, split: str, image: str, label: str, order: str) -> dict[str, np.ndarray]:
