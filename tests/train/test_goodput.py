@@ -308,8 +308,9 @@ def test_the_body_of_a_loop_counts_as_often_as_it_runs(function, products):
     ("TPU v5 lite", 197),
     ("TPU v5", 459),
     ("TPU v6 lite", 918),
-    ("NVIDIA H200", 989.5),
+    ("NVIDIA H200", 989.45),
     ("NVIDIA H100 PCIe", 756.5),
+    ("NVIDIA H100 NVL", 0),  # not confirmed
     ("NVIDIA A100-SXM4-40GB", 312),
     ("cpu", 0),
   ],

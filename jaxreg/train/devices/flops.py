@@ -10,28 +10,29 @@ from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 
 # The dense bfloat16 peak of one JAX device in TFLOP/s, by globs of `jax.Device.device_kind`; the first match
-# counts. From the vendors' pages; a device of TPU v2, v3 and 7x is one of a chip's two cores.
+# counts. The field `log.peak_teraflops` is for others: their figures were not confirmed, or they have no
+# bfloat16 units (V100, T4).
 PEAKS: dict[str, float] = {
-  "TPU v2": 22.5,
-  "TPU v3": 61.5,
+  # docs.cloud.google.com/tpu/docs/v3, v4, v5e, v5p, v6e and tpu7x: "Peak compute per chip (bf16)". A device
+  # of TPU v3 and TPU7x is one of a chip's two cores.
+  "TPU v3": 123.0 / 2,
   "TPU v4": 275.0,
   "TPU v5 lite": 197.0,
   "TPU v5e": 197.0,
-  "TPU v5*": 459.0,
+  "TPU v5": 459.0,
+  "TPU v5p": 459.0,
   "TPU v6*": 918.0,
-  "TPU7x": 1153.5,
-  "*V100*": 125.0,
-  "*A100*": 312.0,
-  "*H100 PCIe*": 756.5,
-  "*H100 NVL*": 835.5,
-  "*H100*": 989.5,
-  "*H200 NVL*": 835.5,
-  "*H200*": 989.5,
-  "*GH200*": 989.5,
-  "*B200*": 2250.0,
-  "* L4": 121.0,
-  "* L40S": 362.0,
-  "* T4": 65.0,
+  "TPU7x": 2307.0 / 2,
+  # NVIDIA A100 data sheet, 1758950-r4: "BFLOAT16 Tensor Core"; SXM and PCIe have the same.
+  "NVIDIA A100*": 312.0,
+  # NVIDIA H100, H200 and L4 data sheets, whose figures are for sparse matrices; the L40S's for dense ones.
+  "NVIDIA H100 PCIe": 1513.0 / 2,
+  "NVIDIA H100 80GB HBM3": 1978.9 / 2,
+  "NVIDIA H200": 1978.9 / 2,
+  "NVIDIA L4": 242.0 / 2,
+  "NVIDIA L40S": 362.05,
+  # NVIDIA Blackwell data sheet, HGX B200: 4.5 PFLOPS with sparsity.
+  "NVIDIA B200": 2250.0,
 }
 
 

@@ -49,7 +49,7 @@ CHIPS = {
   # docs.cloud.google.com/tpu/docs: 16 GB; 400 GB/s both ways; 6.4 Tb/s between slices for 256 chips
   "v5e": Chip("TPU v5 lite", 15.75 * GIB, 819e9, 200e9, 3.1e9),
   # the same: 32 GB; 800 GB/s both ways; 25.6 Tb/s for 256 chips
-  "v6e": Chip("TPU v6 lite", 31.25 * GIB, 1640e9, 400e9, 12.5e9),
+  "v6e": Chip("TPU v6 lite", 31.25 * GIB, 1638e9, 400e9, 12.5e9),
   # NVIDIA's datasheets: NVLink of 900 GB/s both ways within 8, then a network card of 400 Gb/s each
   "h100": Chip("NVIDIA H100 80GB HBM3", 0.75 * 80e9, 3350e9, 450e9, 50e9, node=8),
   "h200": Chip("NVIDIA H200", 0.75 * 141e9, 4800e9, 450e9, 50e9, node=8),
