@@ -10,6 +10,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import sys
 import time
 import urllib.parse
@@ -89,7 +90,9 @@ def file_system() -> Any:
               if json.loads(answer[3])["md5Hash"] == _md5(options.get("data") or b""):
                 return answer
           if not isinstance(error, TimeoutError) and not is_retriable(error):
-            if isinstance(error, OSError):  # such as: not found, or a condition that does not hold
+            if isinstance(error, FileNotFoundError):
+              raise FileNotFoundError(_not_there(str(error))) from error
+            if isinstance(error, OSError):  # such as a condition that does not hold
               raise
             raise OSError(f"the bucket refuses a request ({_one_line(error)})") from error
           reason = error
@@ -106,6 +109,15 @@ def file_system() -> Any:
   for name in ("gs", "gcs"):
     fsspec.register_implementation(name, PatientFileSystem, clobber=True)
   return fsspec.filesystem("gcs", finalize_on_close=True)  # as `epath` asks for it
+
+
+def _not_there(request: str) -> str:
+  """Says what is missing, from the request of gcsfs: `b/BUCKET/o/NAME`, or an address that ends so."""
+  match = re.search(r"(?:^|/)b/([^/?]+)(?:/o(?:/([^?]+))?)?(?:\?.*)?$", request)
+  if match is None:
+    return request
+  bucket, name = match[1], urllib.parse.unquote(match[2] or "")
+  return f"gs://{bucket}/{name} is not there" if name else f"there is no bucket gs://{bucket}"
 
 
 class Listed(NamedTuple):

@@ -52,6 +52,14 @@ def staged(path: Any, argument: str) -> Path:
   return target
 
 
+def origin(path: Path) -> str:
+  """Returns the address in a bucket of a copy that `staged` made, and the path itself of all else."""
+  whole = path.parent / "whole.json"
+  if path.parent.parent != user_cache() / "staged" or not whole.is_file():
+    return str(path)
+  return json.loads(whole.read_text())["from"]
+
+
 def _copy(path: Any, files: dict[str, Any], target: Path, argument: str) -> None:
   """Copies the files that are not there yet, with a bar of their bytes."""
   places = {name: target / name if name else target for name in files}

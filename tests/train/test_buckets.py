@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import runs
 from etils import epath
+from PIL import Image
 
 from jaxreg import _bucket, train
 from jaxreg._atomic_files import files_below, move_folder, remove, write_json
@@ -203,6 +204,7 @@ def test_requests_are_tried_again_and_then_given_up(network, monkeypatch, capfd,
 EPOCHS, POINTS = 3, 24
 STEPS = EPOCHS * runs.STEPS_PER_EPOCH
 NEXT = 2 * runs.STEPS_PER_EPOCH  # the step of the second save, in which the network is lost
+LIMIT = 600  # seconds for a run on a machine with much other work
 
 
 class Runs:
@@ -221,7 +223,7 @@ class Runs:
 
   def whole(self):
     """An undisturbed run, and the number of requests from the first to the last of its second save."""
-    status, said = self.start("gs://bucket/whole").finish()
+    status, said = self.start("gs://bucket/whole").finish(LIMIT)
     assert status == 0, said
     requests = [urllib.parse.unquote(request) for request in self.network.requests]
     first = next(number for number, request in enumerate(requests) if f"checkpoints/{NEXT}" in request)
@@ -254,7 +256,7 @@ def test_a_network_that_is_lost_in_a_save_leaves_a_run_that_goes_on(network, tmp
     is_after = after(point)
     network.lost = lambda request, is_after=is_after, lost=lost: is_after(request) and (lost.set() or True)
     child = at.start(workdir)
-    assert lost.wait(300), child.said.read_text()
+    assert lost.wait(LIMIT), child.said.read_text()
     time.sleep(0.2)
     child.signal(signal.SIGKILL)
     child.finish()
@@ -267,7 +269,7 @@ def test_a_network_that_is_lost_in_a_save_leaves_a_run_that_goes_on(network, tmp
     before = [record for record in runs.records(whole) if record["step"] <= left[-1]]
     assert [record for record in runs.records(workdir) if record["step"] <= left[-1]] == before
     if index % 8 == 7:
-      status, said = at.start(workdir).finish()
+      status, said = at.start(workdir).finish(LIMIT)
       assert status == 0, said
       assert f"resuming at step {left[-1]} of {STEPS}" in said
       assert_same(workdir, whole)
@@ -294,7 +296,7 @@ def test_a_network_that_comes_back_costs_no_checkpoint(network, tmp_path, answer
       return time.monotonic() < end[0]
 
     network.answer, network.lost = (None if answer == "silence" else answer), lost
-    status, said = at.start(workdir).finish(300)
+    status, said = at.start(workdir).finish(LIMIT)
     assert status == 0, said
     assert runs.own_lines(said) == []
     assert end
@@ -355,3 +357,70 @@ def test_what_an_earlier_try_did_is_not_an_error(network):
   file.unlink(missing_ok=True)
   assert not file.exists()
   assert sorted(forwarded) == ["DELETE", "POST"]
+
+
+@pytest.mark.thorough
+def test_a_prepared_set_in_a_bucket_is_that_of_the_disk(bucket, data_dir, tmp_path, monkeypatch):
+  """Oracle: the images and labels that were stored, read from the disk."""
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  upload(data_dir / "tfds" / "mnist", epath.Path(f"{bucket}/tfds/mnist"))
+  fields = {"name": "mnist", "train": "train[:1%]", "test": "test[:1%]"}
+  local = runs.read_source("tfds", data_dir=str(data_dir / "tfds"), **fields)
+  monkeypatch.setenv("TFDS_DATA_DIR", f"{bucket}/tfds")
+  for options in ({}, {"data_dir": f"{bucket}/tfds/"}, {"name": "mnist:3.*.*"}):
+    stored = runs.read_source("tfds", **{**fields, **options})
+    for name, split in local.splits().items():
+      np.testing.assert_array_equal(stored.splits()[name].inputs, split.inputs)
+      np.testing.assert_array_equal(stored.splits()[name].labels, split.labels)
+  streamed = runs.read_source("tfds", stream=True, **fields)
+  np.testing.assert_array_equal(streamed.test.inputs[[3, 5]], local.test.inputs[[3, 5]])
+  (epath.Path(bucket) / "damaged/mnist/3.0.1/dataset_info.json").write_text("{")
+  for options, problem in (
+    ({"name": "cifar10"}, r"data_dir: gs://bucket/tfds/cifar10 holds no prepared cifar10; copy one there$"),
+    ({"data_dir": "gs://other/tfds"}, r"data_dir: gs://other/tfds cannot be read \(there is no bucket gs://"),
+    ({"data_dir": f"{bucket}/damaged"}, r": gs://bucket/damaged/mnist/3\.0\.1 is damaged or incomplete"),
+  ):
+    with pytest.raises(RunError, match=rf"^data\.tfds\.?{problem}"):
+      runs.read_source("tfds", **{"name": "mnist", **options})
+
+
+@pytest.mark.thorough
+def test_hugging_face_data_in_a_bucket_are_those_of_the_disk(bucket, tmp_path, monkeypatch):
+  """Oracle: the rows that were stored, read from the disk: tables in both forms, and images."""
+  hub = pytest.importorskip("datasets", reason="needs the extra data")
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  rng = np.random.default_rng(0)
+  table = {"x": rng.normal(size=40).tolist(), "label": [0, 1] * 20}
+  pictures = [Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)) for _ in range(40)]
+  features = hub.Features({"image": hub.Image(), "label": hub.ClassLabel(names=["a", "b"])})
+  images = hub.Dataset.from_dict({"image": pictures, "label": table["label"]}, features=features)
+  rows = hub.Dataset.from_dict(table)
+  hub.DatasetDict({"train": rows, "test": rows}).save_to_disk(tmp_path / "data" / "rows")
+  hub.DatasetDict({"train": images, "test": images}).save_to_disk(tmp_path / "data" / "images")
+  (tmp_path / "data" / "parquet").mkdir()
+  for part in ("train", "test"):
+    rows.to_parquet(tmp_path / "data" / "parquet" / f"{part}-00000.parquet")
+  upload(tmp_path / "data", epath.Path(f"{bucket}/hub"))
+  for name in ("rows", "parquet", "images"):
+    local, stored = (
+      runs.read_source("huggingface", path=f"{root}/{name}") for root in (tmp_path / "data", f"{bucket}/hub")
+    )
+    for one, other in zip(local.splits().values(), stored.splits().values(), strict=True):
+      np.testing.assert_array_equal(one.inputs, other.inputs)
+      np.testing.assert_array_equal(one.labels, other.labels)
+  streamed = runs.read_source("huggingface", path=f"{bucket}/hub/images", stream=True)
+  np.testing.assert_array_equal(streamed.test.inputs[[3]][0], np.asarray(pictures[3]))
+  (epath.Path(bucket) / "hub/odd/state.json").write_text("{")
+  with pytest.raises(RunError, match=r"^data\.huggingface\.path: 'gs://bucket/hub/odd' cannot be read"):
+    runs.read_source("huggingface", path=f"{bucket}/hub/odd")
+
+
+def test_what_is_missing_in_a_bucket_is_named(bucket):
+  for path, said in (
+    (f"{bucket}/no/file", "gs://bucket/no/file is not there"),
+    ("gs://other/a", "there is no bucket gs://other"),
+  ):
+    with pytest.raises(FileNotFoundError, match=f"^{said}$"):
+      epath.Path(path).read_bytes()
+  with pytest.raises(FileNotFoundError, match=r"^there is no bucket gs://other$"):
+    epath.Path("gs://other/a").write_bytes(b"")

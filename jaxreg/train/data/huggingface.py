@@ -71,12 +71,11 @@ def huggingface(
       start.
     validation_fraction: the fraction of `train` for validation.
   """
-  if in_bucket(path):
-    path = str(local_path(path, "path"))
+  copied = str(local_path(path, "path")) if in_bucket(path) else path
   if not path or (path[0] in "/.~" and not Path(path).expanduser().exists()):
     problem = "which is not there; give a folder of datasets or Parquet files, or a name on the hub"
     raise ArgumentError("path", f"got {path!r}, {problem}")
-  stored = _open(path, configuration)
+  stored = _open(copied, configuration, path)
   from datasets import Image
 
   wanted = {part: name for part, name in {"train": train, "val": val, "test": test}.items() if name}
@@ -155,8 +154,8 @@ def _open_parquet(file: Path) -> "datasets.Dataset":
     raise ArgumentError("inputs", f"{file} cannot be read as Parquet ({one_line(error)})") from error
 
 
-def _open(path: str, configuration: str) -> "datasets.DatasetDict":
-  """Opens the splits of a folder or of a name, without a bar for each file."""
+def _open(path: str, configuration: str, shown: str) -> "datasets.DatasetDict":
+  """Opens the splits of a folder or of a name, without a bar for each file; errors call it `shown`."""
   try:
     import datasets
   except ImportError as error:
@@ -176,7 +175,7 @@ def _open(path: str, configuration: str) -> "datasets.DatasetDict":
     cause = one_line(error.__cause__ or error)
     raise ArgumentError(
       "path",
-      f"{path!r} cannot be read by the package datasets ({cause}); give what its save_to_disk "
+      f"{shown!r} cannot be read by the package datasets ({cause}); give what its save_to_disk "
       "wrote, a folder of Parquet files, or, with a network, a name on the hub",
     ) from error
   return stored if isinstance(stored, datasets.DatasetDict) else datasets.DatasetDict({"train": stored})

@@ -116,7 +116,10 @@ def _open(reference: str, root: Path, manual_dir: str) -> tuple[Reader, Path]:
     raise ArgumentError(
       "", f"needs tensorflow-datasets ({error}); {install('data')}, or train on digits, which needs none"
     ) from error
-  folder = _find(root, name, config, version)
+  try:
+    folder = _find(root, name, config, version)
+  except OSError as error:
+    raise ArgumentError("data_dir", f"{root} cannot be read ({one_line(error)})") from error
   if in_bucket(root):
     if folder is None:
       raise ArgumentError("data_dir", f"{root / name} holds no prepared {reference}; copy one there")

@@ -24,6 +24,7 @@ from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.images import Images, decode, decode_all, in_chunks
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.sealed_tables import Table
+from jaxreg.train.staged import origin
 from jaxreg.train.user_cache import user_cache
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def reading(builder: Reader, folder: Path, split: str) -> Iterator[None]:
   except NotImplementedError as error:
     raise ArgumentError(
       "data_dir",
-      f"{folder} is prepared as {builder.info.file_format.value}, which cannot be read without TensorFlow; "
-      "remove that folder or give another data_dir, and it is prepared again as array_record",
+      f"{origin(folder)} is prepared as {builder.info.file_format.value}, which cannot be read without "
+      "TensorFlow; remove that folder or give another data_dir, and it is prepared again as array_record",
     ) from error
   except Exception as error:  # the record reader, Protocol Buffers and Pillow have no common error
     raise damaged(folder, error, f"split {split}: ") from error
@@ -60,7 +61,7 @@ def reading(builder: Reader, folder: Path, split: str) -> Iterator[None]:
 def damaged(folder: Path, error: Exception, what: str = "") -> RunError:
   """Builds the error of a set that cannot be read."""
   remedy = "remove that folder and prepare it again"
-  return ArgumentError("", f"{what}{folder} is damaged or incomplete ({one_line(error)}); {remedy}")
+  return ArgumentError("", f"{what}{origin(folder)} is damaged or incomplete ({one_line(error)}); {remedy}")
 
 
 def arrays(builder: Reader, folder: Path, split: str, image: str, label: str, order: str) -> Split:
