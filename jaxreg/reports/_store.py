@@ -147,7 +147,7 @@ def _lacks(folder: Path, damaged: list[str]) -> str:
 def _read_table(folder: Path) -> Table:
   try:
     table = json.loads((folder / TABLE).read_bytes()) if (folder / TABLE).is_file() else None
-  except (OSError, ValueError, RecursionError) as error:
+  except (OSError, ValueError) as error:
     raise ValueError(f"no card can be read in {folder}: {one_line(error)}") from error
   if table is None:
     raise ValueError(f"no card can be read in {folder}: there is no file {TABLE}")
