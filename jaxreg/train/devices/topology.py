@@ -82,6 +82,8 @@ class Topology:
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")
     os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+    # libtpu's lock keeps processes from sharing a TPU. Compiling uses none, and another process may, too.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     jax.config.update("jax_platforms", "cpu")
     jax.config.update(
       "jax_enable_compilation_cache", False
