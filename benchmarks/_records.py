@@ -13,10 +13,11 @@ two comments, and a number as a link whose title says which:
 
     [4.54 ± 0.28 %](benchmarks/records/NAME.json "softmax: test/error")
 
-Without `columns` and `rows` a table has all of a comparison. Another key is a column of fixed texts. A title
-is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that alone, with ` less ROW` behind it for the
-paired difference, and with `, N digits`. `python -m benchmarks --render` fills both in, and draws the figures
-of comparisons in `docs/figures` that `FIGURES` names, and those of `others_networks` and `decay`.
+Without `columns` and `rows` a table has all of a comparison; `heading` is that of its first column. Another
+key is a column of fixed texts. A title is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that
+alone, with ` less ROW` behind it for the paired difference, and with `, N digits`. `python -m benchmarks
+--render` fills both in, and draws the figures of comparisons in `docs/figures` that `FIGURES` names, and those
+of `others_networks` and `decay`.
 """
 
 import importlib.metadata
@@ -261,7 +262,8 @@ def _block(found: re.Match[str], up: str) -> str:
   if columns[-1] == "setting" and not any(row.setting for row in rows.values()):
     columns.pop()
   number = max(len(values) for row in rows.values() for values in row.runs.values())
-  heads = [f"{number} seed{'s' * (number > 1)}", *(_heading(column, first) for column in columns), *given]
+  heading = given.pop("heading", f"{number} seed{'s' * (number > 1)}")
+  heads = [heading, *(_heading(column, first) for column in columns), *given]
   lines = [heads, ["---"] * len(heads)]
   for label, row in rows.items():
     cells = [_cell(row, column, rows[first]) for column in columns]

@@ -223,3 +223,20 @@ def test_figures_of_the_pages_are_legible_on_a_telephone():
     if image.width / image.info.get("dpi", (100,))[0] > 6.25:
       wide.add(file.stem)
   assert wide == WIDE
+
+
+@pytest.mark.parametrize("name", ["compiled_configs", "compiled_vit"])
+def test_a_compiled_step_has_its_bytes_and_times_or_a_line(name):
+  """The bytes of the parts make the total, and the shortest time is at most the longest."""
+  rows = json.loads((records.FOLDER / f"{name}.json").read_text())["rows"]
+  configs = {path.stem for path in (ROOT / "configs").glob("[!_]*.py")}
+  assert name != "compiled_configs" or set(rows) <= configs
+  for row, found in rows.items():
+    runs = {quantity: values[0] for quantity, values in found["runs"].items()}
+    if not runs:
+      assert found["setting"]["line"], row
+      continue
+    parts = sum(runs[f"{part}, MiB"] for part in ("parameters", "optimizer", "data", "activations"))
+    assert parts <= runs["total, MiB"] * (1 + 1e-6), row
+    assert 0 < runs["ms, at least"] <= runs["ms, at most"]
+    assert runs["GFLOP"] > 0
