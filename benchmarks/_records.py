@@ -16,8 +16,8 @@ two comments, and a number as a link whose title says which:
 Without `columns` and `rows` a table has all of a comparison; `heading` is that of its first column. Another
 key is a column of fixed texts. A title is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that
 alone, with ` less ROW` behind it for the paired difference, and with `, N digits`. `python -m benchmarks
---render` fills both in, and draws the figures of comparisons in `docs/figures` that `FIGURES` names, and those
-of `others_networks` and `decay`.
+--render` fills both in, and draws the figures of comparisons in `docs/figures` that `FIGURES` names, and
+those of `others_networks` and `decay`.
 """
 
 import importlib.metadata
@@ -284,7 +284,8 @@ def _rows(name: str, choices: dict[str, str]) -> list[tuple[str, str, str]]:
   """Returns for each row of a table its record, its label in the record and its label on the page."""
   if "rows" not in choices:
     known = read(name) if (FOLDER / f"{name}.json").is_file() else {}
-    return [(name, label, METHODS.get(label, label.replace("_", " "))) for label in known]
+    named = "heading" in choices  # then labels are names of their own
+    return [(name, label, label if named else METHODS.get(label, label.replace("_", " "))) for label in known]
   rows = []
   for entry in choices["rows"].split("; "):
     shown_as, _, source = entry.rpartition(" = ")

@@ -146,8 +146,8 @@ def flags(name: str) -> list[str]:
   if config.data.name in ("idx", "parallel_text"):
     folder = Path(config.data[config.data.name].path).name
     given.append(f"--config.data.{config.data.name}.path={data}/{folder}")
-  sizes = SIZES.get(name, SIZES.get(config.data.tfds.name))
-  if sizes and config.data.name in ("tfds", "image_folder"):
+  sizes = SIZES.get(config.data.tfds.name if config.data.name == "tfds" else name)
+  if sizes:
     fields = ("input_shape", "num_classes", "num_examples")
     given += [f"--config.compile.{field}={value}" for field, value in zip(fields, sizes, strict=True)]
   if rest := config.batch_size % DEVICES:
@@ -160,8 +160,8 @@ def add(found: Found, row: str, results: dict[str, Any]) -> None:
   found.add(row, "batch", results["batch_size"], 0)
   for name in ("parameters", "optimizer", "data", "activations", "total"):
     if name in results["bytes"]:
-      found.add(row, f"{name}, MiB", results["bytes"][name] / 2**20, 1)
-  found.add(row, "GFLOP", results["flops"] / 1e9, 2)
+      found.add(row, f"{name}, MiB", results["bytes"][name] / 2**20, 2)
+  found.add(row, "GFLOP", results["flops"] / 1e9, 3)
   found.rows[row]["setting"] = {"fits": str(results["fits"])}
   if "step_seconds" not in results:
     return
@@ -171,9 +171,9 @@ def add(found: Found, row: str, results: dict[str, Any]) -> None:
     kinds[name.split(",")[0]] = [ops + count["ops"], nbytes + count["bytes"] / 1e6]
   for kind, (ops, size) in sorted(kinds.items()):
     found.add(row, f"{kind}: operations", ops, 0)
-    found.add(row, f"{kind}, MB", size, 1)
+    found.add(row, f"{kind}, MB", size, 2)
   found.add(row, "collectives", sum(ops for ops, _ in kinds.values()), 0)
-  found.add(row, "sent, MB", (results["sent"]["within"] + results["sent"]["across"]) / 1e6, 1)
+  found.add(row, "sent, MB", (results["sent"]["within"] + results["sent"]["across"]) / 1e6, 2)
   for bound, seconds in zip(("least", "most"), results["step_seconds"], strict=True):
     found.add(row, f"ms, at {bound}", 1e3 * seconds, 3)
   for bound, share in zip(("least", "most"), results["mfu"], strict=True):
