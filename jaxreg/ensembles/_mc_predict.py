@@ -45,6 +45,8 @@ def mc_predict(
       return model.apply(variables, x, dropout=True, use_running_average=True, rngs={"dropout": key},
                          mutable=False)
 
+  In NNX, `nnx.view(model, deterministic=False, use_running_average=True)` is such a model.
+
   Args:
     apply_fn: `(params, x, *, key) -> [batch, ..., classes]`, logits or log-probabilities.
     params: any pytree.

@@ -4,11 +4,14 @@ import decimal
 import functools
 
 import chex
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from flax import linen as nn
+from flax import nnx
 
 from jaxreg import ensembles, noise
 
@@ -207,3 +210,99 @@ def test_what_does_not_fit_is_refused():
     run(key=key, num_samples=2, chunk_size=0)
   with pytest.raises(TypeError, match="key must be a typed key"):
     run(key=0, num_samples=2)
+
+
+class LinenNet(nn.Module):
+  rate: float
+
+  @nn.compact
+  def __call__(self, x, *, dropout, use_running_average):
+    x = nn.Dropout(self.rate, deterministic=not dropout)(x)
+    return nn.Dense(3)(nn.BatchNorm(use_running_average=use_running_average)(x))
+
+
+class NNXNet(nnx.Module):
+  def __init__(self, rate, rngs):
+    self.dropout, self.norm = nnx.Dropout(rate), nnx.BatchNorm(3, rngs=rngs)
+    self.dense = nnx.Linear(3, 3, rngs=rngs)
+
+  def __call__(self, x, *, rngs=None):
+    return self.dense(self.norm(self.dropout(x, rngs=rngs)))
+
+
+class EquinoxNet(eqx.Module):
+  dropout: eqx.nn.Dropout
+  norm: eqx.nn.BatchNorm
+  dense: eqx.nn.Linear
+
+  def __init__(self, rate):
+    self.dropout, self.dense = eqx.nn.Dropout(rate), eqx.nn.Linear(3, 3, key=jax.random.key(0))
+    self.norm = eqx.nn.BatchNorm(3, "batch", mode="batch")
+
+  def __call__(self, x, state, *, key=None):
+    x, state = self.norm(self.dropout(x, key=key), state)
+    return self.dense(x), state
+
+
+MEAN, VAR, BIAS = np.float32([0.3, -0.2, 0.5]), np.float32([0.5, 2, 1]), np.float32([0.1, 0, -0.3])
+
+
+def linen(rate):
+  net = LinenNet(rate)
+  stats = {"BatchNorm_0": {"mean": MEAN, "var": VAR}}
+  norm = {"scale": np.ones(3, np.float32), "bias": np.zeros(3, np.float32)}
+  params = {"Dense_0": {"kernel": KERNEL, "bias": BIAS}, "BatchNorm_0": norm}
+  variables = {"params": params, "batch_stats": stats}
+
+  def sampled(variables, x, *, key):
+    modes = {"dropout": True, "use_running_average": True}
+    return net.apply(variables, x, **modes, rngs={"dropout": key}, mutable=False)
+
+  return sampled, variables, net.apply(variables, X, dropout=False, use_running_average=True)
+
+
+def of_nnx(rate):
+  net = NNXNet(rate, nnx.Rngs(0))
+  net.dense.kernel[...], net.dense.bias[...] = KERNEL, BIAS
+  net.norm.mean[...], net.norm.var[...] = MEAN, VAR
+  graph, state = nnx.split(net)
+
+  def sampled(state, x, *, key):
+    net = nnx.view(nnx.merge(graph, state), deterministic=False, use_running_average=True)
+    return net(x, rngs=nnx.Rngs(key))
+
+  return sampled, state, nnx.view(net, deterministic=True, use_running_average=True)(X)
+
+
+def equinox(rate):
+  net, state = eqx.nn.make_with_state(EquinoxNet)(rate)
+  net = eqx.tree_at(lambda n: (n.dense.weight, n.dense.bias), net, (jnp.asarray(KERNEL.T), jnp.asarray(BIAS)))
+  state = state.set(net.norm.batch_state_index, (jnp.asarray(MEAN), jnp.asarray(VAR)))
+  is_norm = lambda layer: isinstance(layer, eqx.nn.BatchNorm)
+  is_layer = lambda layer: is_norm(layer) or isinstance(layer, eqx.nn.Dropout)
+  evaluated = lambda layer: eqx.nn.inference_mode(layer, value=is_norm(layer))
+
+  def sampled(net, x, *, key):
+    net = jax.tree.map(evaluated, net, is_leaf=is_layer)
+    return jax.vmap(lambda x, key: net(x, state, key=key)[0])(x, jax.random.split(key, len(x)))
+
+  dynamic, static = eqx.partition(net, eqx.is_array)
+  plain = eqx.nn.inference_mode(net)
+  fn = lambda params, x, *, key: sampled(eqx.combine(params, static), x, key=key)
+  return fn, dynamic, jax.vmap(lambda x: plain(x, state)[0])(X)
+
+
+@pytest.mark.parametrize(
+  "form", [linen, *(pytest.param(form, marks=pytest.mark.thorough) for form in (of_nnx, equinox))]
+)
+def test_batch_norm_with_running_averages_as_the_guide_says(form):
+  """At rate 0 the evaluation exactly; at 1/2 the mean over all masks."""
+  sampled, params, evaluated = form(0.0)
+  np.testing.assert_array_equal(sampled(params, X, key=jax.random.key(0)), evaluated)
+  sampled, params, _ = form(0.5)
+  masks = oracles.all_masks(3)
+  hidden = (2 * masks[:, None] * np.float64(X) - MEAN) / np.sqrt(np.float64(VAR) + 1e-5)
+  probs = oracles.softmax(hidden @ np.float64(KERNEL) + BIAS)
+  run = jax.jit(functools.partial(ensembles.mc_predict, sampled, num_samples=20_000, chunk_size=2000))
+  got = np.exp(run(params, X, key=jax.random.key(1)).mean_log_probs)
+  assert (np.abs(got - probs.mean(0)) < 5 * probs.std(axis=0) / np.sqrt(20_000)).all()

@@ -1,5 +1,7 @@
 """Backbones of several module systems, as a user's own module has them."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -117,3 +119,100 @@ class EquinoxDropped(eqx.Module):
 class Wide(nnx.Module):
   def __init__(self, width, *, rngs):
     self.layer = nnx.Linear(64, width, rngs=rngs)
+
+
+class LinenNorm(nn.Module):
+  """Dropout, whose noise BatchNorm would normalise away in training mode; so are all that follow."""
+
+  units: int = 3
+  rate: float = 0.5
+
+  @nn.compact
+  def __call__(self, x, *, train):
+    x = nn.Dropout(self.rate, deterministic=not train)(nn.Dense(self.units)(x.reshape(len(x), -1)))
+    return nn.BatchNorm(use_running_average=not train, momentum=0.5)(x)
+
+
+class LinenNormField(nn.Module):
+  """The mode of BatchNorm in its call, inside of a lifted module, after a spectral norm."""
+
+  units: int = 3
+  rate: float = 0.5
+
+  @nn.compact
+  def __call__(self, x, *, train):
+    x = nn.SpectralNorm(nn.Dense(self.units))(x.reshape(len(x), -1), update_stats=train)
+    x = models.Dense(self.units, "spectral_norm")(x, train=train)
+    x = nn.Dropout(self.rate, deterministic=not train)(x)
+    return nn.remat(LinenInner, static_argnums=(2,))()(x, train)
+
+
+class LinenInner(nn.Module):
+  @nn.compact
+  def __call__(self, x, train):
+    return nn.BatchNorm(momentum=0.5)(x, use_running_average=not train)
+
+
+class NNXNorm(nnx.Module):
+  def __init__(self, input_shape, *, units: int = 3, rate: float = 0.5, rngs):
+    self.layer = nnx.Linear(input_shape[0] * input_shape[1], units, rngs=rngs)
+    self.dropout, self.norm = nnx.Dropout(rate, rngs=rngs), nnx.BatchNorm(units, momentum=0.5, rngs=rngs)
+
+  def __call__(self, x):
+    return self.norm(self.dropout(self.layer(x.reshape(len(x), -1))))
+
+
+class EquinoxNorm(eqx.Module):
+  layer: eqx.nn.Linear
+  norm: eqx.nn.BatchNorm
+  dropout: eqx.nn.Dropout
+
+  def __init__(self, input_shape, *, units: int = 3, rate: float = 0.5, key):
+    self.layer = eqx.nn.Linear(input_shape[0] * input_shape[1], units, key=key)
+    self.norm = eqx.nn.BatchNorm(units, "batch", momentum=0.5, mode="ema")
+    self.dropout = eqx.nn.Dropout(rate)
+
+  def __call__(self, x, state, *, key=None):
+    return self.norm(self.dropout(self.layer(x.ravel()), key=key), state)
+
+
+def normalised(params, model_state, x, *, key, train, use_running_average, rate=0.5):
+  x = noise.dropout(key, x.reshape(len(x), -1) @ params["kernel"], rate=rate)
+  if use_running_average:
+    mean = model_state["mean"]
+  else:
+    mean = x.mean(0)
+    model_state = {"mean": 0.5 * model_state["mean"] + 0.5 * mean}
+  return x - mean[None], model_state
+
+
+def init_normalised(key, x):
+  return {"kernel": jax.random.normal(key, (x[0].size, 3)) / 8}, {"mean": jnp.zeros(3)}
+
+
+PLAIN_NORM = Backbone(init_normalised, normalised)
+SILENT_PLAIN_NORM = Backbone(init_normalised, functools.partial(normalised, rate=0.0))
+
+
+class LinenOwnStatistics(nn.Module):
+  """Statistics of a layer of one's own, which keeps them when its collection is not mutable."""
+
+  guarded: bool = True
+
+  @nn.compact
+  def __call__(self, x, *, train):
+    x = x.reshape(len(x), -1)
+    mean = self.variable("batch_stats", "mean", jnp.zeros, x.shape[1:])
+    if train and not (self.guarded and not self.is_mutable_collection("batch_stats")):
+      mean.value = x.mean(0)
+    return x - (x.mean(0) if train else mean.value)[None]
+
+
+class NNXModeInCall(NNXNorm):
+  def __call__(self, x, *, train):
+    return self.norm(self.dropout(self.layer(x.reshape(len(x), -1))), use_running_average=not train)
+
+
+class EquinoxModeInCall(EquinoxNorm):
+  def __call__(self, x, state, *, train, key=None):
+    return self.norm(self.dropout(self.layer(x.ravel()), key=key), state, inference=not train)

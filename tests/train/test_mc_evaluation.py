@@ -1,9 +1,13 @@
 """Evaluation by the mean of many draws of the noise."""
 
 import dataclasses
+import functools
 
+import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 import runs
 
@@ -84,9 +88,113 @@ def test_laplace_is_of_the_image_alone():
     check(runs.make_config({"evaluate.mirror": True, "evaluate.measures": ("laplace",)}))
 
 
+def toy(name, rate=0.5, **fields):
+  """A network with statistics of three steps, and four images."""
+  config = train.base_config()
+  config.model.name = f"backbones:{name}"
+  train.add_options(config)
+  flat = {**runs.TINY, "method.name": "softmax", **fields}
+  config.update_from_flattened_dict(flat | ({f"model.{name}.rate": rate} if "PLAIN" not in name else {}))
+  built = build(config, sources.digits().describe())
+  state, images = built.init(0), np.float32(sources.digits().test.inputs[:24].reshape(3, 8, 8, 8, 1) / 16)
+  # Statistics of passes in training mode, so that they differ from those at the start.
+  for number, x in enumerate(images):
+    key = jax.random.key(number)
+    _, model_state = built.apply_fn(state.params, state.model_state, x, key=key, train=True)
+    state = state.replace(model_state=model_state)
+  return built, state, images[0, :4]
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "LinenNormField",
+    *(
+      pytest.param(name, marks=pytest.mark.thorough)
+      for name in ("LinenNorm", "NNXNorm", "EquinoxNorm", "SILENT_PLAIN_NORM")
+    ),
+  ],
+)
+def test_without_noise_a_sampled_pass_is_the_evaluation_bit_for_bit(name):
+  built, state, x = toy(name, rate=0.0)
+  run = functools.partial(built.apply_fn, state.params, state.model_state, x)
+  plain, _ = run(key=None, train=False)
+  sampled, model_state = run(key=jax.random.key(7), train=True, use_running_average=True)
+  np.testing.assert_array_equal(sampled["logits"], plain["logits"])
+  chex.assert_trees_all_equal(model_state, state.model_state)
+  batch_mode, _ = run(key=jax.random.key(7), train=True)
+  assert np.abs(batch_mode["logits"] - plain["logits"]).max() > 1e-3
+
+
+def numbers_of(state, name):
+  """The layer `[in, units]`, its bias, and the mean and standard deviation of each unit's activations."""
+  params, stats = (jax.tree.map(np.float64, tree) for tree in (state.params, state.model_state["backbone"]))
+  layer, zeros = params["backbone"], np.zeros(3)
+  if name == "LinenNorm":
+    mean, var = (stats["batch_stats"]["BatchNorm_0"][each] for each in ("mean", "var"))
+    return layer["Dense_0"]["kernel"], layer["Dense_0"]["bias"], mean, np.sqrt(var + 1e-5)
+  if name == "NNXNorm":
+    mean, var = stats["norm"]["mean"], stats["norm"]["var"]
+    return layer["layer"]["kernel"], layer["layer"]["bias"], mean, np.sqrt(var + 1e-5)
+  if name == "EquinoxNorm":
+    mean, var = (x for x in jax.tree.leaves(stats["state"]) if x.shape == (3,))
+    return layer["layer"]["weight"].T, layer["layer"]["bias"], mean, np.sqrt(var + 1e-5)
+  return layer["kernel"], zeros, stats["mean"], 1 + zeros
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "LinenNorm",
+    *(pytest.param(name, marks=pytest.mark.thorough) for name in ("NNXNorm", "EquinoxNorm", "PLAIN_NORM")),
+  ],
+)
+def test_with_batch_norm_it_is_the_mean_over_all_masks(name):
+  samples = 4000
+  built, state, x = toy(name, **{"evaluate.mc_samples": samples})
+  got = np.exp(jax.jit(built.predict_fn)(state, x, jax.random.key(1)))
+  kernel, bias, mean, std = numbers_of(state, name)
+  head = jax.tree.map(np.float64, state.params["head"]["classifier"])
+  masks = oracles.all_masks(3)
+  units = 2 * masks[:, None] * (np.float64(x).reshape(4, -1) @ kernel + bias)
+  probs = oracles.softmax((units - mean) / std @ head["kernel"] + head["bias"])
+  assert probs.std(axis=0).max() > 0.01
+  assert (np.abs(got - probs.mean(0)) < 1e-6 + 5 * probs.std(axis=0) / np.sqrt(samples)).all()
+
+
+@pytest.mark.parametrize(
+  ("name", "culprit"),
+  [
+    ("LinenOwnStatistics", "training mode also moves mean;"),
+    ("NNXModeInCall", "training mode also moves norm/mean, norm/var;"),
+    ("EquinoxModeInCall", "training mode also moves"),
+    ("STATEFUL", "or apply_fn must take use_running_average"),
+  ],
+)
+def test_statistics_that_cannot_be_told_apart_are_refused(name, culprit):
+  config = train.base_config()
+  config.model.name = f"backbones:{name}"
+  train.add_options(config)
+  config.update_from_flattened_dict({**runs.TINY, "method.name": "softmax", "evaluate.mc_samples": 2})
+  with pytest.raises(train.RunError, match=rf"^evaluate\.mc_samples: must be 0.* {culprit}") as info:
+    build(config, sources.digits().describe())
+  assert "\n" not in str(info.value)
+
+
 @pytest.mark.thorough
-def test_batch_norm_cannot_be_held():
+def test_variables_that_a_layer_of_ones_own_writes_are_refused():
+  config = train.base_config()
+  config.model.name = "backbones:LinenOwnStatistics"
+  train.add_options(config).model.LinenOwnStatistics.guarded = False
+  config.update_from_flattened_dict({**runs.TINY, "method.name": "softmax", "evaluate.mc_samples": 2})
+  with pytest.raises(train.RunError, match=r"^evaluate\.mc_samples: .* moves variables of other layers;"):
+    build(config, sources.digits().describe())
+
+
+@pytest.mark.thorough
+def test_residual_networks_sample_their_dropout():
   fields = {"evaluate.mc_samples": 2, "model.name": "CifarResNet", "model.CifarResNet.depth": 8}
   data = dataclasses.replace(sources.digits().describe(), input_shape=(32, 32, 3))
-  with pytest.raises(train.RunError, match=r"evaluate\.mc_samples: must be 0 for a model with BatchNorm"):
-    build(runs.make_config({**FIELDS, **fields}), data)
+  built = build(runs.make_config({**FIELDS, **fields}), data)
+  x = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+  assert jax.eval_shape(built.predict_fn, built.abstract, x, jax.random.key(0)).shape == (2, 10)

@@ -1,5 +1,6 @@
 """`job = report`: a report card of a run, and its comparison with other runs."""
 
+import functools
 import hashlib
 import json
 import os
@@ -161,7 +162,7 @@ def _data(run: RestoredRun, split: Split) -> dict[str, np.ndarray]:
 def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
   """Builds `(params, inputs, *, key=None) -> predictions`; a key draws the training's noise."""
   program, target = run.program, run.program.target
-  noisy = not program.abstract.model_state and program.extras.draw is None
+  noisy = program.extras.draw is None and _samples_noise(run, state)
   means_alone = isinstance(target, Numbers) and target.predicts == "means"
 
   def predict(params: Params, inputs: Array, *, key: Key | None = None) -> Array:
@@ -169,9 +170,22 @@ def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
       outputs = program.predict_fn(state.replace(params=params), inputs, jax.random.clone(state.key))
     else:
       network, rule = jax.random.split(key)
-      values, _ = program.apply_fn(params, state.model_state, inputs, key=network, train=True)
+      values, _ = program.apply_fn(
+        params, state.model_state, inputs, key=network, train=True, use_running_average=True
+      )
       outputs = program.method.predicted(rule, values)
     outputs = target.original(outputs)
     return outputs[..., :1] if means_alone else outputs
 
   return predict
+
+
+def _samples_noise(run: RestoredRun, state: TrainState) -> bool:
+  """Tells whether the network can draw noise while its statistics stay."""
+  inputs = jax.ShapeDtypeStruct((1, *run.dataset.describe().input_shape), np.float32)
+  draw = functools.partial(run.program.apply_fn, train=True, use_running_average=True)
+  try:
+    jax.eval_shape(draw, state.params, state.model_state, inputs, key=jax.random.key(0))
+  except ArgumentError:
+    return False
+  return True

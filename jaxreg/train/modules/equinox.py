@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.train.entries import Options, parameters
-from jaxreg.train.modules.module import PureModule, Result, Variables, accepted, with_named_leaves
+from jaxreg.train.modules.module import PureModule, Result, Variables, accepted, check_kept, with_named_leaves
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 
@@ -42,13 +42,35 @@ def equinox(make: Callable[..., PyTree], options: Options, x: jax.ShapeDtypeStru
     model = eqx.combine(params, model_state["arrays"], static)
     return eqx.nn.inference_mode(model, value=not train)
 
-  def apply(params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool) -> Result:
+  def evaluated(layer: PyTree) -> PyTree:
+    return eqx.nn.inference_mode(layer) if has_statistics(layer) else layer
+
+  def has_statistics(layer: PyTree) -> bool:
+    return isinstance(layer, eqx.nn.BatchNorm | eqx.nn.SpectralNorm)
+
+  def apply(
+    params: Params,
+    model_state: ModelState,
+    x: Array,
+    *,
+    key: Key | None,
+    train: bool,
+    use_running_average: bool,
+  ) -> Result:
     model = merged(params, model_state, train)
+    if use_running_average:
+      model = jax.tree.map(evaluated, model, is_leaf=has_statistics)
     stateful = "state" in parameters(model)
 
     def one(x: Array, key: Key | None, state: ModelState) -> Result:
       arguments = accepted(model, key=key, train=train)
-      return model(x, state=state, **arguments) if stateful else (model(x, **arguments), state)
+      if not stateful:
+        return model(x, **arguments), state
+      before = jax.tree.leaves(state)
+      outputs, state = model(x, state=state, **arguments)
+      if use_running_average:
+        check_kept(before, state)
+      return outputs, state
 
     subkeys = None if key is None else jax.random.split(key, len(x))
     mapped = jax.vmap(one, in_axes=(0, 0, None), out_axes=(0, None), axis_name="batch")

@@ -4,12 +4,15 @@
 import contextlib
 from collections.abc import Callable, Generator
 
+import flax
 from flax import linen as nn
+from flax import traverse_util
 
 from jaxreg import augment
 from jaxreg._errors import ArgumentError
+from jaxreg.models import Dense
 from jaxreg.train.entries import Options, parameters
-from jaxreg.train.modules.module import PureModule, Result, Variables
+from jaxreg.train.modules.module import PureModule, Result, Variables, statistics_error
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 
@@ -46,16 +49,19 @@ def linen(module: nn.Module, part: str) -> PureModule:
     key: Key | None,
     train: bool,
     mixing: PyTree = None,
+    use_running_average: bool = False,
   ) -> Result:
     variables = {collection: {part: tree} for collection, tree in {"params": params, **model_state}.items()}
     options: Options = {"train": train} if takes_train else {}
-    with _mixed_layers(mixing, part):
+    kept = use_running_average or not train
+    evaluated = _running_averages(model_state, part) if use_running_average else contextlib.nullcontext()
+    with _mixed_layers(mixing, part), evaluated:
       outputs, updated = root.apply(
         variables,
         x,
         **options,
         rngs={} if key is None else {"dropout": key},
-        mutable=list(model_state) if train else [],
+        mutable=[] if kept else list(model_state),
       )
     return outputs, {**model_state, **{collection: tree[part] for collection, tree in updated.items()}}
 
@@ -63,6 +69,45 @@ def linen(module: nn.Module, part: str) -> PureModule:
     return module.bind({"params": params, **model_state})
 
   return PureModule(init, apply, bind)
+
+
+@contextlib.contextmanager
+def _running_averages(model_state: ModelState, part: str) -> Generator[None]:
+  """Calls the layers with statistics inside of `part` in evaluation mode; all statistics must be theirs."""
+  owners: set[tuple[str, ...]] = set()
+
+  def evaluate(
+    function: Callable[..., PyTree],
+    args: tuple[PyTree, ...],
+    kwargs: dict[str, PyTree],
+    context: nn.module.InterceptorContext,
+  ) -> PyTree:
+    module = context.module
+    own = type(module).__call__ if context.method_name == "__call__" else None
+    if own is nn.SpectralNorm.__call__:
+      kwargs = {**kwargs, "update_stats": False}
+    elif own is Dense.__call__ and module.kind == "spectral_norm":
+      kwargs = {**kwargs, "train": False}
+    elif own is not nn.BatchNorm.__call__:
+      return function(*args, **kwargs)
+    if module.path:  # the copy below has none
+      owners.add(module.path[1:])
+    if own is not nn.BatchNorm.__call__ or module.use_running_average:
+      return function(*args, **kwargs)
+    # A call cannot overrule the layer's field `use_running_average`, so that a copy of the layer is called.
+    kwargs = {name: value for name, value in kwargs.items() if name != "use_running_average"}
+    copy = module.clone(parent=None, name=None, use_running_average=True)
+    return copy.apply(module.variables, args[0], **kwargs)
+
+  with nn.intercept_methods(evaluate):
+    try:
+      yield
+    except flax.errors.ModifyScopeVariableError as error:
+      raise statistics_error(["variables of other layers"]) from error
+  names = [path for tree in model_state.values() for path in traverse_util.flatten_dict(tree)]
+  others = [path for path in names if not any(path[: len(owner)] == owner for owner in owners)]
+  if others:
+    raise statistics_error(["/".join(path) for path in others])
 
 
 @contextlib.contextmanager

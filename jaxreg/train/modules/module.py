@@ -24,8 +24,10 @@ class PureModule(NamedTuple):
 
   Attributes:
     init: `(key, x) -> (params, model_state)`.
-    apply: `(params, model_state, x, *, key, train, mixing=None) -> (outputs, model_state)`. The key is None
-      without noise. `mixing` is the entry of that name in a batch of `augment.manifold_mixup`.
+    apply: `(params, model_state, x, *, key, train, mixing=None, use_running_average=False) -> (outputs,
+      model_state)`. The key is None without noise. `mixing` is the entry of that name in a batch of
+      `augment.manifold_mixup`. With `use_running_average`, layers with statistics, such as BatchNorm, are in
+      evaluation mode while all others train; it raises an `ArgumentError` if they cannot be told apart.
     bind: `(params, model_state) -> ` the user's own module with these variables, ready for predictions.
   """
 
@@ -54,6 +56,7 @@ def with_named_leaves(
     key: Key | None,
     train: bool,
     mixing: PyTree = None,
+    use_running_average: bool = False,
   ) -> Result:
     inner = [] if mixing is None else [layer for layer in mixing.shares if "/" in layer]
     if inner:  # only Linen says when it calls a layer
@@ -63,14 +66,14 @@ def with_named_leaves(
 
     def run(x: Array, params: Params, model_state: ModelState, key: Key | None) -> Result:
       trees = filled(like[0], params), filled(like[1], model_state)
-      return apply_fn(*trees, x, key=key, train=train)
+      return apply_fn(*trees, x, key=key, train=train, use_running_average=use_running_average)
 
     # The user's functions know nothing of explicit axes: JAX chooses within them how arrays are split.
     outputs, new = partitioned(run, x, params, model_state, key, kept=(slice(1), slice(0)))
+    if use_running_average or not train:
+      return outputs, model_state
     # Leave out what the call has stored in addition to its state.
-    return outputs, jax.tree.map(
-      _cast, filled(model_state, nested(new)), model_state
-    ) if train else model_state
+    return outputs, jax.tree.map(_cast, filled(model_state, nested(new)), model_state)
 
   def bind(params: Params, model_state: ModelState) -> Any:
     return bind_fn(filled(like[0], params), filled(like[1], model_state))
@@ -98,6 +101,24 @@ def filled(like: PyTree, leaves: Mapping[str, PyTree]) -> PyTree:
     return flat[_parts(path)]
 
   return jax.tree_util.tree_map_with_path(leaf, like)
+
+
+def check_kept(before: PyTree, after: PyTree) -> None:
+  """Checks that a pass with `use_running_average` has replaced no array of the state."""
+  old = jax.tree.leaves(before)
+  new = jax.tree_util.tree_leaves_with_path(after)
+  changed = ["/".join(_parts(path)) for (path, leaf), kept in zip(new, old, strict=True) if leaf is not kept]
+  if changed:
+    raise statistics_error(changed)
+
+
+def statistics_error(names: list[str]) -> ArgumentError:
+  """Returns the error of a network whose statistics only training mode moves; `names` are the statistics."""
+  return ArgumentError(
+    "mc_samples",
+    f"must be 0 for this network: with noise, training mode also moves {', '.join(names)}; let BatchNorm and "
+    "SpectralNorm own all statistics, and leave their mode to the trainer",
+  )
 
 
 def _parts(path: tuple[object, ...]) -> tuple[str, ...]:

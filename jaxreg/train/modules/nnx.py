@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxreg.train import keys
 from jaxreg.train.entries import Options
-from jaxreg.train.modules.module import PureModule, Result, Variables, accepted, with_named_leaves
+from jaxreg.train.modules.module import PureModule, Result, Variables, accepted, check_kept, with_named_leaves
 from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 
@@ -50,13 +50,26 @@ def nnx_module(make: Callable[..., PyTree], options: Options, x: jax.ShapeDtypeS
       nnx.replace_by_pure_dict(state, values)
     return nnx.merge(graph, *new)
 
-  def apply(params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool) -> Result:
+  def apply(
+    params: Params,
+    model_state: ModelState,
+    x: Array,
+    *,
+    key: Key | None,
+    train: bool,
+    use_running_average: bool,
+  ) -> Result:
     model = merged(params, model_state, jax.random.key(0) if key is None else key)
     model.train() if train else model.eval()
+    if use_running_average:
+      model.set_attributes(use_running_average=True, raise_if_not_found=False)
+    before = nnx.to_pure_dict(nnx.split(model, *kinds)[-1])
     rngs = None if key is None else nnx.Rngs(keys.named(key, "rngs"))
     outputs = model(x, **accepted(model.__call__, train=train, rngs=rngs))
-    *_, state = nnx.split(model, *kinds)
-    return outputs, nnx.to_pure_dict(state)
+    after = nnx.to_pure_dict(nnx.split(model, *kinds)[-1])
+    if use_running_average:
+      check_kept(before, after)
+    return outputs, after
 
   def bind(params: Params, model_state: ModelState) -> PyTree:
     model = merged(params, model_state, jax.random.key(0))

@@ -47,11 +47,27 @@ class Network:
     return {"backbone": params, "head": head_params}, {part: state for part, state in states.items() if state}
 
   def apply(
-    self, params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
+    self,
+    params: Params,
+    model_state: ModelState,
+    x: Array,
+    *,
+    key: Key | None,
+    train: bool,
+    use_running_average: bool = False,
   ) -> tuple[Outputs, ModelState]:
-    """Computes the outputs of the head and the new state, without noise if the key is None."""
-    (_, outputs), model_state = self.features_and_outputs(params, model_state, x, key=key, train=train)
-    return outputs, model_state
+    """Computes the outputs of the head and the new state, without noise if the key is None.
+
+    With `use_running_average`, layers with statistics, such as BatchNorm, are in evaluation mode while all
+    others train.
+    """
+    params, x = self.prepared(params, x, key)
+    features, model_state = self.features(
+      params, model_state, x, key=key, train=train, use_running_average=use_running_average
+    )
+    return self.outputs(
+      params, model_state, features, key=key, train=train, use_running_average=use_running_average
+    )
 
   def features_and_outputs(
     self,
@@ -95,6 +111,7 @@ class Network:
     key: Key | None,
     train: bool,
     mixing: PyTree = None,
+    use_running_average: bool = False,
   ) -> tuple[PyTree, ModelState]:
     """Computes what enters the head, of prepared parameters and inputs."""
     mixed = () if mixing is None else mixing.shares
@@ -105,7 +122,15 @@ class Network:
     if mixing is not None and "backbone" in mixed:
       x = augment.mix_hidden(x, mixing, layer="backbone")
     state = model_state.get("backbone", {})
-    features, state = self.backbone.apply(params["backbone"], state, x, key=key, train=train, mixing=mixing)
+    features, state = self.backbone.apply(
+      params["backbone"],
+      state,
+      x,
+      key=key,
+      train=train,
+      mixing=mixing,
+      use_running_average=use_running_average,
+    )
     if mixing is not None and "head" in mixed:
       features = augment.mix_hidden(features, mixing, layer="head")
     return features, {**model_state, "backbone": state} if state else model_state
@@ -119,10 +144,19 @@ class Network:
     key: Key | None,
     train: bool,
     mixing: PyTree = None,
+    use_running_average: bool = False,
   ) -> tuple[Outputs, ModelState]:
     """Computes what the head makes of its features."""
     state = model_state.get("head", {})
-    outputs, state = self.head.apply(params["head"], state, features, key=key, train=train, mixing=mixing)
+    outputs, state = self.head.apply(
+      params["head"],
+      state,
+      features,
+      key=key,
+      train=train,
+      mixing=mixing,
+      use_running_average=use_running_average,
+    )
     return outputs, {**model_state, "head": state} if state else model_state
 
   def _perturbed(self, kind: str, x: PyTree, key: Key | None) -> PyTree:

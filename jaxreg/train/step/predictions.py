@@ -7,7 +7,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxreg._errors import ArgumentError
 from jaxreg.train import keys
 from jaxreg.train.methods.method import Method
 from jaxreg.train.step.batch import make_examples
@@ -39,7 +38,7 @@ def make_predictions(
 
   With `mc_samples` above 0, a prediction is the mean of the probabilities over `mc_samples` draws of the
   training's noise, arithmetic or geometric as `combine` says. With 0, or `weight_scaling`, the noise has its
-  mean value, which for dropout is the weight scaling rule.
+  mean value, which for dropout is the weight scaling rule. BatchNorm uses its running averages.
 
   Where the average of `extras` draws parameters, as SWAG does, a prediction is the mean of the probabilities
   over its draws. A state without an average predicts with its own parameters.
@@ -53,7 +52,9 @@ def make_predictions(
 
   def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
     noisy = noise_key is not None
-    outputs, _ = network.apply(state.params, state.model_state, inputs, key=noise_key, train=noisy)
+    outputs, _ = network.apply(
+      state.params, state.model_state, inputs, key=noise_key, train=noisy, use_running_average=noisy
+    )
     return method.predicted(key, outputs)
 
   def predict_one(state: TrainState, inputs: Array, key: Key) -> Array:
@@ -67,12 +68,6 @@ def make_predictions(
       return target.mean(jax.lax.map(predict_draw, jax.random.split(key, samples)))
     if not mc_samples:
       return once(state, inputs, None, key)
-    if state.model_state:
-      raise ArgumentError(
-        "mc_samples",
-        "must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
-        "the training mode, which changes their statistics",
-      )
 
     def noisy(key: Key) -> Array:
       return once(state, inputs, *jax.random.split(key))
