@@ -373,7 +373,7 @@ _TABLE = {
   ),
   "losses/_large_margin.py test_contract.py": (
     ("0.5 * weight", "weight", "test_contract[oracle-losses.large_margin]"),
-    ("(classes - 1)", "classes", "test_contract[oracle-losses.large_margin]"),
+    ("/ (classes - 1)", "/ classes", "test_contract[oracle-losses.large_margin]"),
   ),
   "losses/_cosface.py losses/test_cosface.py": (
     ("-2 - widened", "widened", "test_arcface_widens_the_angle_and_never_pays_for_a_wider_one"),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from jaxreg import losses
 from jaxreg._divergence import kl_terms
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.ensembles._means import arithmetic, members
@@ -78,9 +79,7 @@ def uncertainty(
     return jnp.where(share == 0, 0, share * x).sum(axis=0)
 
   probs = jnp.exp(log_probs)
-  # 0 log 0 is 0.
-  none = jnp.isneginf(log_probs)
-  expected = average(-(probs * jnp.where(none, 0, log_probs)).sum(axis=-1))
+  expected, none = average(losses.entropy(log_probs)), jnp.isneginf(log_probs)
   apart = jnp.where(none & jnp.isneginf(mean)[None], 0, log_probs - mean[None])
   terms = kl_terms(log_probs, jnp.broadcast_to(mean[None], log_probs.shape), apart)
   information = average(terms.sum(axis=-1))

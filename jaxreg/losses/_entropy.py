@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option
 from jaxreg._where import only_where
-from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
+from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
 
@@ -32,9 +32,12 @@ def entropy(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   References:
     Grandvalet and Bengio, `Semi-supervised Learning by Entropy Minimization`, 2004, section 2.
   """
-  log_probs = softmax_log_probs(logits)
+  logits = check_logits(logits, "logits")
+  # log_softmax has no digits left for the most probable class of a nearly certain prediction.
+  losses = cross_entropies(logits)
   # 0 log 0 is 0.
-  return -(jnp.exp(log_probs) * jnp.where(jnp.isneginf(log_probs), 0, log_probs)).sum(axis=-1)
+  losses = jnp.where(jnp.isneginf(logits), 0, losses)
+  return (jnp.exp(-losses) * losses).sum(axis=-1)
 
 
 @only_where()

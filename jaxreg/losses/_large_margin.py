@@ -51,11 +51,26 @@ def large_margin(
   excluded = jnp.isneginf(logits)
   # A large finite number instead of -inf, whose gradient could be NaN.
   finite = jnp.where(excluded, jnp.finfo(logits.dtype).min / 2, logits)
-  log_q = jax.nn.log_softmax(finite, axis=-1, where=wrong)
   # The label's own entry must not reach the gradient.
-  log_q = jnp.where(wrong & ~excluded, log_q, 0)
-  penalty = jnp.where(wrong, (jnp.exp(log_q) - 1 / (classes - 1)) * log_q, 0).sum(axis=-1)
+  counts = wrong & ~excluded
+  largest = jnp.where(counts, finite, -jnp.inf).max(axis=-1, keepdims=True)
+  gaps = jnp.where(counts, finite - jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0, largest)), 0)
+  # log(q / u): sum of (q - u) log(q / u) is the same sum, and no term of it cancels another.
+  ratio = jnp.where(counts, gaps - _log_mean_exp(gaps, counts, classes - 1), 0)
+  penalty = (jnp.expm1(ratio) * ratio).sum(axis=-1) / (classes - 1)
   # The uniform distribution is infinitely far from one that excludes a wrong class.
   infinite = (wrong & excluded).any(axis=-1) & (jnp.asarray(weight) > 0)
   penalty = jnp.where(infinite, jnp.inf, penalty)
   return softmax_cross_entropy(logits, labels) + 0.5 * weight * penalty
+
+
+def _log_mean_exp(x: Array, counts: Array, number: int) -> Array:
+  """Computes the logarithm of the sum of `exp(x)` over `number`, `[..., 1]`, with all digits near 0 as well.
+
+  The largest entry that counts is 0.
+  """
+  less = jnp.where(counts, jnp.expm1(x), 0).sum(axis=-1, keepdims=True) / number
+  near = less > -0.5
+  total = jnp.where(counts, jnp.exp(x), 0).sum(axis=-1, keepdims=True)
+  far = jnp.log(jnp.where(near, 1, total)) - jnp.log(jnp.asarray(number, x.dtype))
+  return jnp.where(near, jnp.log1p(jnp.where(near, less, 0)), far)

@@ -1,5 +1,7 @@
 """Terms for unlabelled examples, and the losses with them: who teaches, and what the limits are."""
 
+import decimal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import oracles
 import pytest
 from contract import jit
 
-from jaxreg import losses
+from jaxreg import ensembles, losses
 
 LOGITS = jnp.array([[3.0, -1.0, 0.5], [0.1, 0.0, 0.2], [-4.0, 4.0, 1.0]])
 LABELS = jnp.array([2, 0, 1])
@@ -17,6 +19,23 @@ def test_entropy_is_that_of_flat_and_of_sure_predictions():
   np.testing.assert_allclose(
     losses.entropy(jnp.array([[7.0] * 4, [1e4, 0, 0, 0]])), [np.log(4), 0], rtol=1e-6
   )
+
+
+@pytest.mark.parametrize(
+  "gaps", [[1e-3, 2e-3], [4, 0], [12, 13], [17], [20, 20], [32, 40, 41], [60, 63], [80], [1e4, 3]]
+)
+@pytest.mark.parametrize("offset", [0, 1024])
+def test_entropy_of_nearly_certain_predictions_has_its_digits(gaps, offset):
+  """Against decimal arithmetic, and as the expected entropy of a member of an ensemble."""
+  logits = np.float32([offset, *(offset - np.float32(gap) for gap in gaps)])
+  with decimal.localcontext(prec=60):
+    terms = [(decimal.Decimal(float(x)) - decimal.Decimal(float(logits[0]))).exp() for x in logits]
+    probs = [term / sum(terms) for term in terms]
+    want = float(-sum(p * p.ln() for p in probs))
+  np.testing.assert_allclose(losses.entropy(jnp.asarray(logits)), want, rtol=1e-6)
+  log_probs = jax.nn.log_softmax(jnp.asarray(logits))
+  member = ensembles.uncertainty(log_probs[None]).expected_entropy
+  np.testing.assert_allclose(member, want, rtol=1e-5)  # of rounded log-probabilities
 
 
 SOFT = jnp.array([[0.5, 0.0, 0.5], [1.0, 0.0, 0.0]])
