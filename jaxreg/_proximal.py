@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._loops import while_loop
 from jaxreg._sharding import partitioned
 from jaxreg.typing import Array, Params
 
@@ -38,7 +38,7 @@ def backtracked(
     bound = loss + along + tree.norm(change, squared=True) / (2 * size)
     return (loss_fn(moved(size)) > bound + slack) & (size > jnp.finfo(loss.dtype).tiny / shrink)
 
-  size = jax.lax.while_loop(too_long, lambda size: size * shrink, size)
+  size = while_loop(too_long, lambda size: size * shrink, size)
   return moved(size), size
 
 

@@ -1,5 +1,6 @@
 """Options that are numbers: a text is refused by name, and another value compiles nothing."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -13,7 +14,7 @@ import optax
 import pytest
 import test_contract
 
-from jaxreg import constraints, noise
+from jaxreg import adversarial, constraints, ensembles, noise, optim
 
 NUMBERS = ("ArrayLike", "float", "int", "ScalarOrSchedule")
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), jnp.float32)
@@ -241,6 +242,68 @@ def test_another_value_in_an_eager_call_compiles_nothing_either(name):
   call = lambda value: called(name, BASES[name], **{option: value})
   call(0.5 if option == "low" else 50.0)
   assert compilations(lambda: call(0.4 if option == "low" else 40.0)) == 0
+
+
+def attacked(x, scale):
+  return (scale * x**2).sum(axis=-1)
+
+
+def sampled(params, x, *, key):
+  return x @ params["kernel"] + jax.random.normal(key, (len(x), 2))
+
+
+def shrunk(params, step):
+  return params / (1 + step)
+
+
+def fista_step(scale):
+  loss = lambda params: (scale * params**2).sum()
+  tx, params = optim.fista(9.0, prox=shrunk), jnp.ones(2)
+  return tx.update(params, tx.init(params), params, value_fn=loss, grad_fn=jax.grad(loss))
+
+
+POSTERIOR = ensembles.Laplace({"w": jnp.ones(3)}, (), jnp.arange(3.0), sampled, (True,), ())
+STEPS = {"eps": 0.1, "step_size": 0.1, "num_steps": 3}
+# Eager calls with a new closure, as a loop of a user's own makes one in each step.
+EAGER = {
+  **{
+    f"pgd {norm}": functools.partial(
+      lambda scale, norm: adversarial.pgd(
+        jax.random.key(0), lambda x: attacked(x, scale), LOGITS, norm=norm, **STEPS
+      ),
+      norm=norm,
+    )
+    for norm in ("linf", "l2", "l1")
+  },
+  "trades": lambda scale: adversarial.trades_loss(
+    jax.random.key(0), lambda x: jax.nn.log_softmax(scale * x), LOGITS, **STEPS
+  ),
+  "vat": lambda scale: adversarial.vat_loss(
+    jax.random.key(0), lambda x: jax.nn.log_softmax(scale * x), LOGITS, eps=0.1, num_steps=2
+  ),
+  "fista": fista_step,
+  "mc_predict": lambda scale: ensembles.mc_predict(
+    lambda params, x, *, key: scale * sampled(params, x, key=key),
+    **{"params": PARAMS, "x": LOGITS, "key": jax.random.key(0), "num_samples": 5, "chunk_size": 2},
+  ),
+  "geometric": lambda scale: ensembles.geometric(LOG_PROBS[None] + 0 * scale),
+  "best_precision": lambda scale: dataclasses.replace(
+    POSTERIOR, values=scale * POSTERIOR.values
+  ).best_precision(),
+}
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_an_eager_call_with_another_closure_compiles_nothing(name):
+  for scale in (1.0, 2.0):
+    EAGER[name](jnp.float32(scale))
+  assert compilations(lambda: EAGER[name](jnp.float32(3.0))) == 0
+  # Nothing of an earlier closure is kept: the program gives the same.
+  program = jax.jit(EAGER[name])
+  for scale in (2.0, 0.5):
+    first, jitted = EAGER[name](jnp.float32(scale)), program(jnp.float32(scale))
+    for got, want in zip(jax.tree.leaves(first), jax.tree.leaves(jitted), strict=True):
+      np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def compilations(call):

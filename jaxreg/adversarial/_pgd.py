@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batched, check_choice, check_count, check_key
 from jaxreg._leaves import wide
+from jaxreg._loops import repeat
 from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import (
   Bounds,
@@ -85,14 +86,14 @@ def pgd(
     # Clipping brings a coordinate nearer to x, so the result stays in the ball.
     return delta if clip is None else jnp.clip(wide(x) + delta, *clip) - wide(x)
 
-  def step(_, delta: Array) -> Array:
+  def step(delta: Array) -> Array:
     gradient = input_gradient(loss_of_inputs, perturbed(x, delta, clip))
     return inside(_project(delta + rate * _steepest(gradient, norm), radius, norm))
 
   start = jnp.zeros_like(wide(x))
   if random_start:
     start = radius * placed_like(_uniform(key, x, norm), x)
-  return perturbed(x, jax.lax.fori_loop(0, num_steps, step, inside(start)), clip)
+  return perturbed(x, repeat(num_steps, step, inside(start)), clip)
 
 
 def _steepest(gradient: Array, norm: Norm) -> Array:

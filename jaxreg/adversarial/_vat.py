@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_batched, check_count, check_key, check_log_probs
 from jaxreg._divergence import kl_divergence
 from jaxreg._leaves import wide
+from jaxreg._loops import repeat
 from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import per_example, unit
 from jaxreg.typing import Array, Key
@@ -116,12 +117,12 @@ def _move(
 ) -> Array:
   gradient = jax.grad(lambda x: divergence(clean, wide(log_probs_fn(x))).sum())
 
-  def iterate(_, d: Array) -> Array:
+  def iterate(d: Array) -> Array:
     product = jax.jvp(gradient, (x,), (d.astype(x.dtype),))[1]
     return unit(wide(jax.lax.stop_gradient(product)), otherwise=d)
 
   start = unit(placed_like(jax.random.normal(key, x.shape, wide(x).dtype), x))
-  direction = jax.lax.fori_loop(0, num_steps, iterate, start)
+  direction = repeat(num_steps, iterate, start)
   return (wide(x) + radius * direction).astype(x.dtype)
 
 

@@ -47,7 +47,7 @@ def proximal_gradient(
     params: the start, any pytree of floating arrays.
     prox: `(params, step) -> params`, such as `functools.partial(prox_l1, weight=0.1)`; it selects parameters
       by its own `mask`.
-    num_steps: steps; static.
+    num_steps: steps; static. An eager call compiles its loop; inside of `jax.jit` it is compiled once.
     step: the first step size to try, above 0.
     shrink: factor of the step size in backtracking, in (0, 1).
 

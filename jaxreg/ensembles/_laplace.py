@@ -63,18 +63,11 @@ class Laplace:
     .. math:: \tfrac12 \Bigl(P \log \tau - \tau \|\theta\|^2 - \sum_i \log(s_i + \tau)\Bigr)
     """
     check_option(precision, "precision", (), low=0, open_low=True)
-    tau, flat = jnp.asarray(precision, self.values.dtype), flatness.subset(self.params, self._mask()).flat
-    # log(tau / (s + tau)), which keeps its digits where s is small.
-    return (-jnp.log1p(self.values / tau).sum() - tau * jnp.vdot(flat, flat)) / 2
+    return _log_evidence(self.values, self._flat(), jnp.asarray(precision, self.values.dtype))
 
   def best_precision(self) -> Array:
     """Finds the precision between 1e-6 and 1e6 of the largest evidence, to four digits."""
-    low, high = jnp.asarray(-6.0, self.values.dtype), jnp.asarray(6.0, self.values.dtype)
-    for _ in range(4):  # each grid lies between the neighbours of the best point of the one before
-      grid = jnp.linspace(low, high, 61, dtype=self.values.dtype)
-      best = jax.lax.map(lambda x: self.log_evidence(10**x), grid).argmax()
-      low, high = grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, 60)]
-    return 10 ** ((low + high) / 2)
+    return _best_precision(self.values, self._flat())
 
   def linearized(self, batch: Batch, *, precision: ArrayLike, chunk_size: int = 64) -> LinearizedOutputs:
     r"""Computes the Gaussian of the outputs of the network that is linearised in its parameters.
@@ -115,6 +108,9 @@ class Laplace:
     turned = self.turned_back(noise / jnp.sqrt(self.values + precision)[None])
     return jax.vmap(own.merge)(own.flat[None] + turned)
 
+  def _flat(self) -> Array:
+    return flatness.subset(self.params, self._mask()).flat
+
   def _mask(self) -> Params:
     return jax.tree.unflatten(jax.tree.structure(self.params), self.mask)
 
@@ -144,6 +140,21 @@ class Laplace:
     for layer, (left, right), block in zip(self.layers, self.bases, self.blocks(vectors), strict=True):
       leaves |= layer.spread(left @ block @ right.T)
     return jnp.concatenate([leaves[n].reshape(*vectors.shape[:-1], -1) for n in sorted(leaves)], axis=-1)
+
+
+def _log_evidence(values: Array, flat: Array, tau: Array) -> Array:
+  # log(tau / (s + tau)), which keeps its digits where s is small.
+  return (-jnp.log1p(values / tau).sum() - tau * jnp.vdot(flat, flat)) / 2
+
+
+@jax.jit
+def _best_precision(values: Array, flat: Array) -> Array:
+  low, high = jnp.asarray(-6.0, values.dtype), jnp.asarray(6.0, values.dtype)
+  for _ in range(4):  # each grid lies between the neighbours of the best point of the one before
+    grid = jnp.linspace(low, high, 61, dtype=values.dtype)
+    best = jax.lax.map(lambda x: _log_evidence(values, flat, 10**x), grid).argmax()
+    low, high = grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, 60)]
+  return 10 ** ((low + high) / 2)
 
 
 @full_precision

@@ -88,9 +88,14 @@ def _exact_sum(terms: Array) -> tuple[Array, Array]:
 
   def add_up(terms: Array) -> tuple[Array, Array]:
     start = _sums.compensated(jnp.zeros_like(terms[0]))
-    return jax.lax.scan(lambda running, term: (_sums.add(running, term), None), start, terms)[0]
+    return jax.lax.scan(_add, start, terms)[0]
 
   return partitioned(add_up, terms, kept=slice(1, None))
+
+
+# One function, so that calls outside of `jit` compile the loop once.
+def _add(running: _sums.Compensated, term: Array) -> tuple[_sums.Compensated, None]:
+  return _sums.add(running, term), None
 
 
 def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
