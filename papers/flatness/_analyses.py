@@ -2,6 +2,7 @@
 
 import functools
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from jaxreg.train.finished.loss import make_loss_fn
 from jaxreg.train.run.folder_name import short_hash
 from papers.flatness._settings import Fields, Setting
 
+# What reading arrays raises if they are missing or damaged, or if their archive is encrypted.
+DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 AT_ONCE = 250  # examples of a loss or a product at once
 DIRECTIONS = 5  # of a profile
 RISES = (0.5, 1.0)  # distances at which the rise of a profile is reported
@@ -68,7 +71,7 @@ class Network:
     try:
       with np.load(file) as arrays:
         return dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # missing or damaged
+    except DAMAGE:
       print(f"flatness: computing {name}", flush=True)
       arrays = {key: np.asarray(value) for key, value in compute().items()}
       with replaced(file) as stream:

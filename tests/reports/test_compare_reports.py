@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+import zips
 from scipy import stats
 
 import jaxreg
@@ -175,7 +176,10 @@ def test_no_archive_of_another_kind_ends_in_a_traceback(folders, tmp_path, capsy
   content = (folders["1.0 1"] / "report.npz").read_bytes()
   half = len(content) // 2
   for place, damaged in enumerate(
-    (b"", b"no archive", content[:half], content[:half] + b"x" * 9 + content[half:])
+    (
+      *(b"", b"no archive", content[:half], content[:half] + b"x" * 9 + content[half:]),
+      zips.encrypted(content),
+    )
   ):
     folder = tmp_path / str(place)
     shutil.copytree(folders["1.0 1"], folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+import zips
 
 from jaxreg._atomic_files import replaced
 from jaxreg.train.config.choices import flatten
@@ -116,6 +117,15 @@ def test_an_archive_that_promises_too_much_is_refused(tmp_path, little_memory):
   assert (tmp_path / "data.npz").stat().st_size < 10**4
   with pytest.raises(RunError, match="it unpacks to more than 1000000 bytes"):
     runs.read_source("npz", path=str(tmp_path / "data.npz"))
+
+
+def test_an_encrypted_archive_is_refused_by_its_member(tmp_path):
+  file = tmp_path / "data.npz"
+  np.savez(file, x_train=np.zeros(3, np.uint8), y_train=np.zeros(3, np.int64))
+  file.write_bytes(zips.encrypted(file.read_bytes()))
+  with pytest.raises(RunError, match=r"x_train\.npy is encrypted") as told:
+    runs.read_source("npz", path=str(file))
+  assert "\n" not in str(told.value)
 
 
 def test_an_array_of_an_impossible_shape_is_refused(tmp_path):

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import runs
+import zips
 from image_files import make_folder
 from sklearn import compose, impute, preprocessing
 
@@ -284,6 +285,9 @@ def test_arrays_of_an_npz_file(finished_run, tmp_path):
     np.savez(tmp_path / "b.npz", **arrays)
     with pytest.raises(train.RunError, match=f"predict.file: .*b.npz: .*{told}"):
       written(finished_run, tmp_path / "b.npz", tmp_path / "out.csv")
+  (tmp_path / "b.npz").write_bytes(zips.encrypted((tmp_path / "a.npz").read_bytes()))
+  with pytest.raises(train.RunError, match=r"predict.file: [^\n]*b.npz: [^\n]*\.npy is encrypted\)$"):
+    written(finished_run, tmp_path / "b.npz", tmp_path / "out.csv")
 
 
 @pytest.mark.thorough
