@@ -173,6 +173,9 @@ def mc_samples(found: Found, folder: str) -> Figure:
       sampled[n, place] = by_samples(run(params, n), key, number)
     note(f"{number} sample{'s' * (number > 1)}", sampled[:, place])
   note("weight scaling", scaled)
-  panels = {"test error, %": (sampled[..., 0], scaled[:, 0]), "test NLL": (sampled[..., 1], scaled[:, 1])}
+  panels = {
+    "test error, %": (sampled[..., 0], scaled[:, 0]),
+    "test NLL (nats)": (sampled[..., 1], scaled[:, 1]),
+  }
   title = "Networks 784-256-256-10 with dropout 0.5, 10000 images of MNIST"
   return plots.sample_error(numbers, panels, title=title)

@@ -53,7 +53,7 @@ def learning_curves(found: Found) -> Figure:
     steps,
     {"training": on_train, "validation": on_val},
     marks={"the copy that early stopping keeps": best.mean(), "the run would end": stops.mean()},
-    ylabel="NLL",
+    ylabel="NLL (nats)",
     title=f"{len(drawn)} digits, a fifth of the labels drawn anew, networks 64-128-10, "
     f"{SEEDS} runs: mean and one standard deviation",
   )

@@ -58,7 +58,7 @@ def network_sizes(
   for place, values in enumerate(losses):
     right.plot(values, place + spread, "o", color="C1", alpha=0.5, markersize=3, markeredgewidth=0)
     right.plot([values.mean()] * 2, [place - 0.4, place + 0.4], color="black")
-  right.set(xlabel="test loss at the end", ylabel="hidden units", xscale="log")
+  right.set(xlabel="test loss at the end (nats)", ylabel="hidden units", xscale="log")
   right.set_yticks(range(len(units)), units)
   ticks = [digit * 10.0**power for power in range(-9, 9) for digit in (1, 2, 5)]
   inside = [tick for tick in ticks if losses.min() <= tick <= losses.max()]
