@@ -166,6 +166,17 @@ def test_examples_of_weight_0_or_2_are_left_out_or_doubled(tmp_path, light_runs,
 
 
 @pytest.mark.thorough
+def test_laplace_refuses_fractional_weights(tmp_path, light_runs):
+  """Its curvature is a sum over whole examples."""
+  file = weighted_file(tmp_path / "a.npz", np.where(np.arange(48) < 9, 0.5, 1.0))
+  fields = {**QUIET, "data.name": "npz", "data.npz.path": file, "epochs": 1, "method.name": "softmax"}
+  train.train(runs.make_config(fields), tmp_path / "run")
+  measured = {"job": "evaluate", "evaluate.measures": ("laplace",)}
+  with pytest.raises(train.RunError, match=r"^evaluate\.measures: laplace needs .* weight 0 or 1, got 0\.5"):
+    train.evaluate(runs.make_config({**fields, **measured}), tmp_path / "run")
+
+
+@pytest.mark.thorough
 def test_evaluation_does_not_read_the_weights(tmp_path, light_runs):
   weights = np.where(np.arange(48) == 0, 1.0, 1e-3)
   fields = {

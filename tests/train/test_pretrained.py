@@ -206,9 +206,8 @@ def test_a_file_that_does_not_fit_is_told_in_one_line(tmp_path, kind, message):
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4"])
 def test_tensors_of_narrow_floats_are_told_in_one_line(tmp_path, kind):
   """The format's own bytes: the header's length, the header, and the data."""
-  header = json.dumps(
-    {"conv1.weight": {"dtype": kind, "shape": [2], "data_offsets": [0, 2 - (kind == "F4")]}}
-  )
+  size = 2 - (kind == "F4")
+  header = json.dumps({"conv1.weight": {"dtype": kind, "shape": [2], "data_offsets": [0, size]}})
   content = len(header).to_bytes(8, "little") + header.encode() + bytes(size)
   (tmp_path / "file").write_bytes(content)
   with pytest.raises(train.RunError, match=r"^pretrained\.file: [^\n]*file (has tensors of a type|is not)"):

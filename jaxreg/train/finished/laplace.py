@@ -86,6 +86,10 @@ def laplace_measures(
     return tuple(np.concatenate(x)[: len(source)] for x in zip(*jax.device_get(parts), strict=True))
 
   train = whole("train")
+  if other := [weight for weight in np.unique(train[2]) if weight not in (0, 1)]:
+    raise RunError(
+      f"evaluate.measures: laplace needs training examples of weight 0 or 1, got {other[0]:g}; leave it out"
+    )
   counts = train[2].reshape(len(train[2]), -1).any(axis=1)
   train = tuple(x[counts] for x in train)  # examples of weight 0 have no curvature
   noise = _noise(train) if isinstance(program.target, Numbers) else None

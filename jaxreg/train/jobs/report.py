@@ -170,7 +170,7 @@ def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
       outputs = program.predict_fn(state.replace(params=params), inputs, jax.random.clone(state.key))
     else:
       network, rule = jax.random.split(key)
-      values, _ = program.apply_fn(
+      values, _ = program.network.apply(
         params, state.model_state, inputs, key=network, train=True, use_running_average=True
       )
       outputs = program.method.predicted(rule, values)
@@ -183,7 +183,7 @@ def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
 def _samples_noise(run: RestoredRun, state: TrainState) -> bool:
   """Tells whether the network can draw noise while its statistics stay."""
   inputs = jax.ShapeDtypeStruct((1, *run.dataset.describe().input_shape), np.float32)
-  draw = functools.partial(run.program.apply_fn, train=True, use_running_average=True)
+  draw = functools.partial(run.program.network.apply, train=True, use_running_average=True)
   try:
     jax.eval_shape(draw, state.params, state.model_state, inputs, key=jax.random.key(0))
   except ArgumentError:

@@ -4,9 +4,8 @@
 import contextlib
 from collections.abc import Callable, Generator
 
-import flax
+from flax import errors, traverse_util
 from flax import linen as nn
-from flax import traverse_util
 
 from jaxreg import augment
 from jaxreg._errors import ArgumentError
@@ -102,7 +101,7 @@ def _running_averages(model_state: ModelState, part: str) -> Generator[None]:
   with nn.intercept_methods(evaluate):
     try:
       yield
-    except flax.errors.ModifyScopeVariableError as error:
+    except errors.ModifyScopeVariableError as error:
       raise statistics_error(["variables of other layers"]) from error
   names = [path for tree in model_state.values() for path in traverse_util.flatten_dict(tree)]
   others = [path for path in names if not any(path[: len(owner)] == owner for owner in owners)]

@@ -88,6 +88,6 @@ def final_losses(
     axis.set_title(f"{label}: {spread}", loc="left", fontsize="small")
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_ylim(0, 1)
-  axes[-1].set_xlabel("training loss at the end")
+  axes[-1].set_xlabel("training loss at the end (nats)")
   figure.supylabel("part of the trials", fontsize="medium")
   return figure
