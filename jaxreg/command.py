@@ -32,6 +32,7 @@ JOBS = {
   "check_data": "jaxreg.train.jobs.check_data:check_data",
   "export": "jaxreg.train.jobs.export:export",
   "compile": "jaxreg.train.jobs.compile:compile",
+  "merge": "jaxreg.train.jobs.merge:merge",
 }
 PACKAGE = Path(__file__).resolve().parent
 INSTALLED = PACKAGE / "_configs"  # where the wheel has them; see pyproject.toml

@@ -1,4 +1,4 @@
-"""Copies and means of the parameters along training, as pure states: the best copy, means of the iterates.
+"""Copies and means of parameters as pure states: the best copy, means of the iterates or of several networks.
 
 A function returns an object of pure functions, as an Optax transform is one::
 
@@ -14,6 +14,8 @@ value.
 
 from jaxreg.averaging._early_stopping import early_stopping
 from jaxreg.averaging._ema import ema
+from jaxreg.averaging._power_ema import power_ema
+from jaxreg.averaging._soup import soup
 from jaxreg.averaging._swa import batch_norm_statistics, swa
 from jaxreg.averaging._swag import swag
 
@@ -21,6 +23,8 @@ __all__ = [
   "batch_norm_statistics",
   "early_stopping",
   "ema",
+  "power_ema",
+  "soup",
   "swa",
   "swag",
 ]

@@ -28,13 +28,16 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
   JOB         train, evaluate, predict, compare or report: the job, in place of
               the config's; or list, help, check-data, which reads all data
-              of a run once and reports what would end it, or compile
+              of a run once and reports what would end it, compile, or merge
   predict RUN FILE --out OUT.csv [--conformal]
               write what the run in the folder RUN predicts for the examples of
               a CSV, Parquet or .npz file, or of a folder of images, with
               conformal sets or intervals; the same as --config.predict.*
   export RUN  write RUN/export: the prediction of the run as one function that
               needs JAX only, with its temperature and conformal sets inside
+  merge RUN RUN ... --workdir OUT
+              write a run whose weights are the mean of those of these runs, as
+              far as it is no worse on the validation split
   --config    the config file to run; default configs/dropmax_digits.py
   --workdir   the folder of checkpoints, metrics and figures, also in a bucket:
               gs://BUCKET/FOLDER; a run continues there; default
@@ -112,7 +115,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   """Reads the arguments after the program's name; `configs` is the folder of the configs.
 
   An evaluation, a prediction or a report without `--config` takes the configuration of the run in the work
-  directory.
+  directory, and a merge that of its first run.
   """
   if not argv and program() == "jaxreg":  # a command that somebody tries must not train in their folder
     return Call(text=SHORT_USAGE)
@@ -152,13 +155,16 @@ def parse(argv: list[str], configs: Path) -> Call:
     fields = flatten(config)
     shown = fields if "--helpfull" in helps else fields_read(config)
     return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{help_lines(fields, shown)}\n")
+  if config.job == "merge" and not (config.merge.runs and values.workdir):
+    raise RunError("merge: needs runs and a folder, as in jaxreg merge RUN RUN --workdir OUT")
   workdir = user_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if any("\ud800" <= letter <= "\udfff" for letter in str(absolute(workdir))):
     raise RunError(f"--workdir: {workdir} is not UTF-8 text, and no checkpoint can be saved there")
-  if config.job in ("evaluate", "predict", "export", "report") and not has_config:
+  if config.job in ("evaluate", "predict", "export", "report", "merge") and not has_config:
     from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 
-    config = restore_config(config, workdir, overrides)
+    run = user_path(config.merge.runs[0], "merge.runs") if config.job == "merge" else workdir
+    config = restore_config(config, run, overrides)
   check(config)
   check_read(overrides, config)
   several = values.flag_values_dict()
@@ -180,6 +186,8 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
     rest = _predict_fields(rest)
   if first == "export" and rest and not rest[0].startswith("-"):
     rest = [f"--workdir={rest[0]}", *rest[1:]]
+  if first == "merge":
+    rest = _merge_fields(rest)
   if first == "compile":
     rest = [re.sub(r"^--topology\b", "--config.compile.topology", argument) for argument in rest]
   if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):
@@ -201,6 +209,13 @@ def _predict_fields(arguments: list[str]) -> list[str]:
     argument = re.sub(r"^--out\b", "--config.predict.out", argument)
     flags.append(re.sub(r"^--conformal$", "--config.predict.conformal=True", argument))
   return flags
+
+
+def _merge_fields(arguments: list[str]) -> list[str]:
+  """Turns the leading `RUN RUN ...` into a field."""
+  number = next((at for at, each in enumerate(arguments) if each.startswith("-")), len(arguments))
+  runs, rest = arguments[:number], arguments[number:]
+  return ([f"--config.merge.runs={tuple(runs)!r}"] if runs else []) + rest
 
 
 def _report_fields(arguments: list[str]) -> list[str]:

@@ -82,6 +82,11 @@ def prediction_sets(split: str) -> Key:
   return named(jax.random.key(0), split)
 
 
+def statistics(seed: int) -> Key:
+  """Returns the key of the noise under which a merge of runs estimates its BatchNorm statistics."""
+  return named(jax.random.key(seed), "statistics")
+
+
 def permutation(seed: int, epoch: int) -> np.random.Generator:
   """Returns the generator of the order of the training examples in an epoch."""
   return np.random.Generator(np.random.Philox(key=[seed, epoch]))

@@ -86,6 +86,7 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     **_rows(averages, "average", "none early_stopping"),
     **_rows(averages, "average", "swa swag", ("num_steps", "steps_per_epoch")),
     "ema": Entry(averages.ema, "average"),
+    "power_ema": Entry(averages.power_ema, "average", needs=("num_steps",)),
   },
   "optimizer": {
     **_rows(optax, "step", "adabelief adadelta adafactor adagrad adam adamax", RATE),

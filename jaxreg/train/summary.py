@@ -10,6 +10,7 @@ from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
 from jaxreg.train.jobs.compile import report_lines as compile_lines
 from jaxreg.train.jobs.export import lines as export_lines
+from jaxreg.train.jobs.merge import lines as merge_lines
 from jaxreg.train.jobs.predict import lines as prediction_lines
 from jaxreg.train.jobs.report import lines as report_card_lines
 from jaxreg.train.run.workdir import read
@@ -27,6 +28,8 @@ def summary(results: Table, config: Config, workdir: Path) -> str:
     return prediction_lines(results)
   if config.job == "export":
     return export_lines(results)
+  if config.job == "merge":
+    return "\n".join([merge_lines(results), *figures])
   if config.job == "report":
     return report_card_lines(results)
   if config.job == "check_data":

@@ -163,10 +163,10 @@ def _term_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
 def check_state(config: Config, data: DataSpec, method: Method, *, has_statistics: bool) -> None:
   """Checks that the average and the optimizer fit the network and its head.
 
-  `swa`, `swag`, `schedule_free` and `path_sgd` need a network without statistics (such as BatchNorm's) in its
-  state. `ema` averages the statistics as well: they are moving averages themselves.
+  `swa`, `swag`, `power_ema`, `schedule_free` and `path_sgd` need a network without statistics (such as
+  BatchNorm's) in its state. `ema` averages the statistics as well: they are moving averages themselves.
   """
-  if has_statistics and config.average.name in ("swa", "swag"):
+  if has_statistics and config.average.name in ("swa", "swag", "power_ema"):
     raise RunError(
       "average.name: the network's statistics, such as BatchNorm's, do not fit averaged parameters; give "
       f"none, ema or early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"

@@ -19,7 +19,9 @@ FROM_SIGNATURE = object()  # the default of a field whose function has it in its
 MOST_STEPS = "1e9"  # like the other upper bounds: only a typing error exceeds it, and would end the run
 
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]
-Job = Literal["train", "evaluate", "predict", "compare", "report", "check_data", "compile", "export"]
+Job = Literal[
+  "train", "evaluate", "predict", "compare", "report", "check_data", "compile", "export", "merge"
+]
 OfClasses = Literal["val/error", "val/nll", "val/nll_refined", "val/brier", "val/ece"]
 Best = Literal["auto", OfClasses, "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
@@ -281,7 +283,8 @@ class Average(Choice):
   name: str = field(
     "none",
     "Parameters that predict: none, the last; early_stopping, the best; swa, the mean over the end of a run; "
-    "swag, samples from a Gaussian fitted there; ema, the exponential moving average.",
+    "swag, samples from a Gaussian fitted there; ema, the exponential moving average; power_ema, an average "
+    "whose length an evaluation chooses.",
   )
 
 
@@ -357,7 +360,7 @@ class Evaluate(Group, read_when=by_job("evaluate"), scope="prediction"):
   checkpoint: CheckpointName = field(
     "latest",
     "Checkpoint to evaluate.",
-    read_when=by_job("evaluate", "predict", "export", "report"),
+    read_when=by_job("evaluate", "predict", "export", "report", "merge"),
     scope="call",
   )
   split: SplitName = field("test", "Split to evaluate.", read_when=evaluates, scope="call")
@@ -420,6 +423,15 @@ class Compile(Group, read_when=by_job("compile"), scope="call"):
   )
   num_classes: int = field(0, "Classes of data that are not here.", "[0, 1e9]")
   num_examples: int = field(0, "Training examples of data that are not here.", "[0, 1e12]")
+
+
+class Merge(Group, read_when=by_job("merge"), scope="call"):
+  runs: tuple[str, ...] = field((), "Work directories of the runs to merge; each seed of a run counts.")
+  recipe: Literal["greedy", "uniform"] = field(
+    "greedy",
+    "Which runs the mean takes: greedy, from the best one on those that do not make checkpoint.best worse; "
+    "uniform, all.",
+  )
 
 
 class Laplace(Group, read_when=by_laplace, scope="call"):
@@ -495,6 +507,7 @@ class Config(Group):
   laplace: Laplace
   compare: Compare
   compile: Compile
+  merge: Merge
 
 
 # Attributes of options that no signature has: the first row whose glob matches, and that has it, counts.
@@ -522,6 +535,8 @@ OPTIONS: dict[str, Field] = {
   "average.*.every": Field(allowed="[0, 1e9]"),
   "average.ema.warmup": Field(allowed="(0, 1e9]"),
   "average.ema.power": Field(allowed="[0, 100]"),
+  "average.power_ema.length": Field(allowed="(0, 0.288]", scope="prediction"),
+  "average.power_ema.snapshots": Field(allowed="[2, 1e4]"),
   "average.early_stopping.min_delta": Field(allowed="[0, 1e6]"),
   "data.npz.scale": Field(allowed="(0, 1e9]"),
   "data.parallel_text.*_length": Field(allowed="[2, 1e9]"),

@@ -12,7 +12,7 @@ from jaxreg.train.errors import RunError
 
 # The jobs of a single run, which reads the choices of its own configuration only. The rows of other jobs may
 # choose differently.
-SINGLE_RUN = ("train", "evaluate", "predict", "export", "report")
+SINGLE_RUN = ("train", "evaluate", "predict", "export", "report", "merge")
 
 
 def take_fields(arguments: list[str]) -> tuple[dict[str, str | None], list[str]]:

@@ -24,6 +24,7 @@ from jaxreg.train.run.manifest import check_path, good_steps
 from jaxreg.train.sealed_tables import Table, parse_table, run_token, sealed
 
 SHOWN = 8  # differences in a message
+MERGE = "merge.json"  # the first file of `job = merge`
 FORMAT = 6  # of a work directory; a change that an older or newer version cannot read gets the next number
 
 
@@ -35,6 +36,11 @@ def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str |
   check_path(workdir)
   if workdir.exists() and not workdir.is_dir():
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
+  if (workdir / MERGE).is_file():
+    raise RunError(
+      f"--workdir: {workdir} is a merge of runs and is not trained; give another, and start there from its "
+      "backbone by pretrained.workdir"
+    )
   remark, begun, run = None, (workdir / "config.json").is_file(), secrets.token_hex(16)
   if begun and not _is_untouched(workdir):
     changed = check_same(workdir, fields, data)
@@ -128,6 +134,24 @@ def check_same(
   if other_data:
     raise ArgumentError("workdir", f"{workdir} was made with other data: {_show(other_data)}; give another")
   return changed
+
+
+def check_mergeable(workdir: Path, fields: Table, data: DataSpec) -> None:
+  """Checks that the run in `workdir` has the network, data and method of a configuration."""
+  place = frozenset({"call", "prediction", "place", "length"})
+  groups = ("data.", "model.", "method.")
+  old, new = (
+    {field: value for field, value in each.items() if field.startswith(groups)}
+    for each in (_saved(workdir, fields), relevant(fields))
+  )
+  difference = _differences(old, new, place)
+  difference |= _differences(flatten(read_data(workdir).table()), flatten(data.table()), place)
+  if difference:
+    raise ArgumentError(
+      "workdir",
+      f"{workdir} has another network, data or method: {_show(difference)}; give runs that differ in their "
+      "training only",
+    )
 
 
 def _saved(workdir: Path, fields: Table) -> Table:

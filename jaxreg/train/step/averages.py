@@ -4,13 +4,14 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreg import averaging
-from jaxreg._checks import check_count, check_range
+from jaxreg._checks import check_choice, check_count, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg.typing import Array, Key, Params, PyTree
 
@@ -87,16 +88,30 @@ def _should_stop(state: PyTree) -> Array:
   return state.should_stop
 
 
-def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
+def swa(
+  *,
+  start: float = 0.75,
+  every: int = 0,
+  decay: Literal["linear", "cosine", "sqrt"] = "linear",
+  num_steps: int,
+  steps_per_epoch: int,
+) -> Averaging:
   """Takes the mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on.
 
   Args:
     start: fraction of the run after which the mean begins.
     every: steps between the iterates of the mean; 0: an epoch.
+    decay: decay of the learning rate from `start` on that the mean imitates; linear is the plain mean.
     num_steps: the length of the run.
     steps_per_epoch: the length of an epoch.
   """
-  return _collecting(averaging.swa(), start, every, num_steps, steps_per_epoch)
+  first, period = _collected(start, every, num_steps, steps_per_epoch)
+  number = (num_steps - first - 1) // period + 1
+  time = np.arange(1, number) / number
+  rates = {"linear": None, "cosine": (1 + np.cos(np.pi * time)) / 2, "sqrt": 1 - np.sqrt(time)}
+  check_choice(decay, "decay", (*rates,))
+  average = averaging.swa(learning_rates=rates[decay])
+  return _collecting(average, start, every, num_steps, steps_per_epoch)
 
 
 def swag(
@@ -132,12 +147,17 @@ def swag(
   return dataclasses.replace(collecting, along=False, draw=draw, samples=samples)
 
 
-def _collecting(average: Any, start: float, every: int, num_steps: int, steps_per_epoch: int) -> Averaging:
-  """Builds the averaging over some of the steps by `averaging.swa` or `swag`."""
+def _collected(start: float, every: int, num_steps: int, steps_per_epoch: int) -> tuple[int, int]:
+  """Returns the step after which iterates are collected, and the steps between them."""
   check_range(start, "start", low=0, high=1, open_high=True)
   if every < 0:
     raise ArgumentError("every", f"must be at least 0, got {every}")
-  first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
+  return min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
+
+
+def _collecting(average: Any, start: float, every: int, num_steps: int, steps_per_epoch: int) -> Averaging:
+  """Builds the averaging over some of the steps by `averaging.swa` or `swag`."""
+  first, period = _collected(start, every, num_steps, steps_per_epoch)
 
   def step(kept: tuple[PyTree, Array], params: Params, number: Array) -> tuple[PyTree, Array]:
     old, length = kept
@@ -179,3 +199,52 @@ def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Ave
     return jax.tree.map(_as_stored, average.params(state), params)
 
   return Averaging(average.init, mean, step)
+
+
+def power_ema(*, length: float = 0.1, snapshots: int = 8, num_steps: int) -> Averaging:
+  """Takes an average whose length can be chosen after the training, as `averaging.power_ema` explains it.
+
+  Evaluations during the training use the average of length 0.05.
+
+  Args:
+    length: length of the average at the end, as a share of the run; an evaluation may choose another one.
+    snapshots: how often the two averages of the run are kept; the state has twice as many copies.
+    num_steps: the length of the run.
+  """
+  check_count(snapshots, "snapshots")
+  average = averaging.power_ema()
+  steps = np.unique(np.linspace(0, num_steps, snapshots + 1).round()[1:].astype(np.int32))
+
+  def start_state(params: Params) -> tuple[PyTree, PyTree, Array]:
+    state = average.init(params)
+    kept = jax.tree.map(lambda leaf: jnp.zeros((len(steps), *leaf.shape), leaf.dtype), state.averages)
+    return state, kept, jnp.zeros(len(steps), jnp.int32)
+
+  def step(kept: tuple[PyTree, PyTree, Array], params: Params, number: Array) -> tuple[PyTree, PyTree, Array]:
+    state, snapshots, times = kept
+    state = average.update(state, params)
+    place = jnp.minimum(jnp.searchsorted(steps, number), len(steps) - 1)
+
+    def store(snapshots: PyTree, times: Array) -> tuple[PyTree, Array]:
+      stored = jax.tree.map(lambda kept, leaf: kept.at[place].set(leaf), snapshots, state.averages)
+      return stored, times.at[place].set(number)
+
+    takes = jnp.asarray(steps)[place] == number
+    return state, *jax.lax.cond(takes, store, lambda *old: old, snapshots, times)
+
+  def params_of(kept: tuple[PyTree, PyTree, Array], params: Params) -> Params:
+    state, snapshots, times = kept
+    states = [
+      state._replace(averages=jax.tree.map(lambda leaf, place=place: leaf[place], snapshots), count=time)
+      for place, time in enumerate(steps.tolist())
+    ]
+    # A run that was made longer lacks snapshots, and predicts by the average that it tracks.
+    whole = (times == steps).all()
+
+    def chosen(new: Array, tracked: Array, param: Array) -> Array:
+      return _as_stored(jnp.where(whole, new, tracked), param)
+
+    wanted = average.reconstruct(states, length=length)
+    return jax.tree.map(chosen, wanted, average.params(state), params)
+
+  return Averaging(start_state, params_of, step)
