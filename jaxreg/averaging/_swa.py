@@ -163,11 +163,10 @@ def _toward(share: float, mean: Array, leaf: Array) -> Array:
 
 def _momentum(first: Array, second: Array) -> float:
   """Measures `mu` of a leaf: from 0, two passes of one batch give `(1 - mu) s` and `(1 - mu) (1 + mu) s`."""
-  first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
-  size = np.square(first).sum()
-  momentum = float(np.round(((second - first) * first).sum() / size, 5)) if size else 0.0
-  if not 0 <= momentum < 1 or not np.allclose(
-    second, (1 + momentum) * first, rtol=1e-3, atol=1e-4 * np.sqrt(size)
-  ):
+  once, twice = np.asarray(first, np.float64), np.asarray(second, np.float64)
+  size = np.square(once).sum()
+  momentum = float(np.round(((twice - once) * once).sum() / size, 5)) if size else 0.0
+  fits = np.allclose(twice, (1 + momentum) * once, rtol=1e-3, atol=1e-4 * np.sqrt(size))
+  if not (0 <= momentum < 1 and fits):
     raise ArgumentError("model_state", "must hold running averages only, and a leaf is none")
   return momentum

@@ -1,4 +1,4 @@
-"""`job = merge`: writes the mean of several runs' weights as a run, and draws the loss along lines between them."""
+"""`job = merge`: writes the mean of several runs as a run, and draws the loss on the lines between them."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from jaxreg import averaging
 from jaxreg._atomic_files import make_folder, remove, write_figures, write_json
-from jaxreg._figures import WIDTH, colors, finish, new_figure, verbatim
+from jaxreg._figures import WIDTH, colors, new_figure, tidy, verbatim
 from jaxreg._metrics import metric
 from jaxreg.paths import leaf_names
 from jaxreg.train import keys
@@ -39,7 +39,7 @@ from jaxreg.train.sealed_tables import Table, sealed
 from jaxreg.train.step.metrics import chosen_metric, summarize
 from jaxreg.train.step.state import TrainState, Variables
 from jaxreg.train.user_paths import user_path
-from jaxreg.typing import Array, Key, ModelState, Params
+from jaxreg.typing import Array, Key, ModelState, Params, PyTree
 
 POINTS = np.linspace(0, 1, 11)  # of a line between two networks
 MOST_LINES = 4
@@ -100,7 +100,7 @@ class Merger:
     return {name: float(value[0]) for name, value in summarize(sums, split).items()}
 
   def completed(self, params: Params, other: Variables) -> Variables:
-    """Returns parameters with BatchNorm statistics of their own; dtypes and other state are those of `other`."""
+    """Returns parameters with new BatchNorm statistics; the dtypes and other state come from `other`."""
     params = jax.tree.map(lambda new, old: np.asarray(new).astype(old.dtype), params, other["params"])
     leaves, tree = jax.tree.flatten(other["model_state"])
     floating = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
@@ -108,13 +108,13 @@ class Merger:
       return {"params": params, "model_state": other["model_state"]}
 
     def apply_fn(
-      params: Params, statistics: list[Array], x: Array, *, key: Key | None, train: bool
-    ) -> tuple[object, list[Array]]:
-      outputs, state = self._apply(params, filled(statistics), x, key=key, train=train)
+      params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
+    ) -> tuple[PyTree, ModelState]:
+      outputs, state = self._apply(params, filled(model_state), x, key=key, train=train)
       new = jax.tree.leaves(state)
       return outputs, [new[place] for place in floating]
 
-    def filled(statistics: list[Array]) -> ModelState:
+    def filled(statistics: ModelState) -> ModelState:
       return tree.unflatten(
         [statistics[floating.index(at)] if at in floating else leaf for at, leaf in enumerate(leaves)]
       )
@@ -344,7 +344,7 @@ def _figure(lines: list[Table], best: str, merged: Mapping[str, float], name: st
     axis.axhline(about.factor * merged[each], color="black", linestyle="--", linewidth=1, label="merge")
     axis.set_xlabel("share of the other network")
     axis.set_ylabel(f"val {about.title}" + (f", {about.unit}" if about.unit else ""))
-    finish(axis, "", legend=False)
+    tidy(axis)
   axes = figure.axes
   figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize="small", ncols=1)
   return figure

@@ -3,8 +3,9 @@
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -215,36 +216,51 @@ def power_ema(*, length: float = 0.1, snapshots: int = 8, num_steps: int) -> Ave
   average = averaging.power_ema()
   steps = np.unique(np.linspace(0, num_steps, snapshots + 1).round()[1:].astype(np.int32))
 
-  def start_state(params: Params) -> tuple[PyTree, PyTree, Array]:
+  def start_state(params: Params) -> Snapshots:
     state = average.init(params)
-    kept = jax.tree.map(lambda leaf: jnp.zeros((len(steps), *leaf.shape), leaf.dtype), state.averages)
-    return state, kept, jnp.zeros(len(steps), jnp.int32)
+    kept = jax.tree.map(functools.partial(_room, len(steps)), state.averages)
+    return Snapshots(state, kept, jnp.zeros(len(steps), jnp.int32))
 
-  def step(kept: tuple[PyTree, PyTree, Array], params: Params, number: Array) -> tuple[PyTree, PyTree, Array]:
-    state, snapshots, times = kept
-    state = average.update(state, params)
+  def step(kept: Snapshots, params: Params, number: Array) -> Snapshots:
+    state = average.update(kept.state, params)
     place = jnp.minimum(jnp.searchsorted(steps, number), len(steps) - 1)
-
-    def store(snapshots: PyTree, times: Array) -> tuple[PyTree, Array]:
-      stored = jax.tree.map(lambda kept, leaf: kept.at[place].set(leaf), snapshots, state.averages)
-      return stored, times.at[place].set(number)
-
     takes = jnp.asarray(steps)[place] == number
-    return state, *jax.lax.cond(takes, store, lambda *old: old, snapshots, times)
+    return jax.lax.cond(takes, _stored, _keep, kept._replace(state=state), place, number)
 
-  def params_of(kept: tuple[PyTree, PyTree, Array], params: Params) -> Params:
-    state, snapshots, times = kept
+  def params_of(kept: Snapshots, params: Params) -> Params:
     states = [
-      state._replace(averages=jax.tree.map(lambda leaf, place=place: leaf[place], snapshots), count=time)
+      kept.state._replace(averages=jax.tree.map(operator.itemgetter(place), kept.averages), count=time)
       for place, time in enumerate(steps.tolist())
     ]
     # A run that was made longer lacks snapshots, and predicts by the average that it tracks.
-    whole = (times == steps).all()
+    whole = (kept.steps == steps).all()
 
     def chosen(new: Array, tracked: Array, param: Array) -> Array:
       return _as_stored(jnp.where(whole, new, tracked), param)
 
     wanted = average.reconstruct(states, length=length)
-    return jax.tree.map(chosen, wanted, average.params(state), params)
+    return jax.tree.map(chosen, wanted, average.params(kept.state), params)
 
   return Averaging(start_state, params_of, step)
+
+
+class Snapshots(NamedTuple):
+  """The averages of `power_ema`, copies of them `[snapshots, ...]`, and the steps of these; 0: none yet."""
+
+  state: Any
+  averages: PyTree
+  steps: Array
+
+
+def _room(number: int, leaf: Array) -> Array:
+  return jnp.zeros((number, *leaf.shape), leaf.dtype)
+
+
+def _stored(kept: Snapshots, place: Array, number: Array) -> Snapshots:
+  """Copies the averages of this step to their place."""
+
+  def copied(copies: Array, leaf: Array) -> Array:
+    return copies.at[place].set(leaf)
+
+  averages = jax.tree.map(copied, kept.averages, kept.state.averages)
+  return kept._replace(averages=averages, steps=kept.steps.at[place].set(number))
