@@ -98,6 +98,7 @@ TOOLBOX = {
   "swa": {"average.name": "swa"},
   "swag": {"average.name": "swag", "average.swag.start": 0.3},
   "ema": {"average.name": "ema"},
+  "power_ema": {"average.name": "power_ema"},
   "bagging": {"ensemble": 5, "replicas": 5, "data.bootstrap": True},
   "deep_ensemble": {"ensemble": 5, "replicas": 5},
   "max_norm": _chosen("optimizer.constraints", "max_norm", limit=1.0),

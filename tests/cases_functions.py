@@ -200,7 +200,10 @@ CASES = (
   row("adversarial.adversarial_loss", {"key": KEY, "x": FEATURES, "w": WEIGHTS}, trained_adversarially),
   same("averaging.early_stopping", {**ITERATES, "metrics": Input("real", "B")}, stopped),
   same("averaging.early_stopping", ITERATES, started),
-  *(row(f"averaging.{name}", ITERATES, averaged(getattr(averaging, name)())) for name in ("swa", "ema")),
+  *(
+    row(f"averaging.{name}", ITERATES, averaged(getattr(averaging, name)()))
+    for name in ("swa", "ema", "power_ema", "soup")
+  ),
   same("averaging.batch_norm_statistics", {"x": FEATURES, "old": Input("real", "F")}, recalibrated),
   same("noise.rnn_weight_noise", {"key": KEY, "params": TREE}, noisy_weights),
   row("ensembles.arithmetic", {"log_probs": LOG_PROBS}, ensembles.arithmetic),
@@ -210,12 +213,6 @@ CASES = (
     "ensembles.probit_log_probs",
     {"logits": SCORES, "variance": Input("positive", "BK")},
     ensembles.probit_log_probs,
-  ),
-  row(
-    "ensembles.bootstrap_indices",
-    {"key": KEY},
-    lambda key: ensembles.bootstrap_indices(key, num_examples=5, num_members=8),
-    output="int32",
   ),
   *(
     row(

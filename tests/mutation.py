@@ -344,6 +344,7 @@ _TABLE = {
   ),
   "averaging/_swa.py averaging/test_swa.py": (
     ("state.count + 1", "state.count + 2", "test_running_mean_is_the_mean"),
+    ("weights = -np.diff", "weights = np.diff", "test_the_mean_imitates_a_decayed_learning_rate"),
     ("(1 - momentum)", "momentum", "test_batch_norm_statistics_of_two_layers"),
   ),
   "models/_residual_parts.py models/test_branches.py": (
@@ -420,6 +421,13 @@ _TABLE = {
       "layer(0 * features).reshape(*features",
       "test_reconstruction_trains_what_is_shared_and_not_the_classifier",
     ),
+  ),
+  "averaging/_soup.py averaging/test_soup.py": (
+    ("<= sign", "< sign", "test_ties_are_taken_and_nan_never_is"),
+  ),
+  "averaging/_power_ema.py averaging/test_power_ema.py": (
+    ("7, 16 - inverse", "7, 15 - inverse", "test_the_averages_are_the_sums_with_the_weights_of_the_source"),
+    ("** (gamma + 1))", "** gamma)", "test_a_third_length_is_reconstructed"),
   ),
   "averaging/_ema.py averaging/test_ema.py": (
     (

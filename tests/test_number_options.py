@@ -91,7 +91,6 @@ CALLS = {
   "averaging.ema": {},
   "averaging.swag": {},
   **dict.fromkeys(("ensembles.arithmetic", "ensembles.geometric", "ensembles.uncertainty"), MEMBERS),
-  "ensembles.bootstrap_indices": {"num_examples": 3, "num_members": 2},
   **dict.fromkeys(("ensembles.mc_predict", "ensembles.mc_regress"), MANY),
   "ensembles.probit_log_probs": {"logits": LOGITS, "variance": jnp.ones_like(LOGITS)},
   **{

@@ -7,16 +7,13 @@ scales the weights for it at test time. `laplace` replaces the members by a Gaus
 network or of some of its layers, and `probit_log_probs` gives its predictions.
 """
 
-from jaxreg.ensembles._bagging import bootstrap_indices
-from jaxreg.ensembles._laplace import Laplace, laplace, probit_log_probs
+from jaxreg.ensembles._laplace import laplace, probit_log_probs
 from jaxreg.ensembles._mc_predict import mc_predict, mc_regress
 from jaxreg.ensembles._means import arithmetic, geometric
 from jaxreg.ensembles._uncertainty import uncertainty
 
 __all__ = [
-  "Laplace",
   "arithmetic",
-  "bootstrap_indices",
   "geometric",
   "laplace",
   "mc_predict",

@@ -128,20 +128,6 @@ def test_the_mean_of_members():
   np.testing.assert_allclose(np.exp(one), each[0], rtol=1e-5)
 
 
-@pytest.mark.claim(
-  "regularization", "bagging", "resampled sets: 1 - 1/e of the examples are in one of them", size="toy"
-)
-def test_bootstrap_indices():
-  indices = np.asarray(ensembles.bootstrap_indices(jax.random.key(0), num_examples=2000, num_members=3))
-  assert indices.shape == (3, 2000)
-  assert indices.min() == 0
-  assert indices.max() == 1999
-  for row in indices:
-    # The share of the distinct has a standard deviation of 0.3 / sqrt(n) = 0.007.
-    assert abs(len(np.unique(row)) / 2000 - (1 - np.exp(-1))) < 0.02
-  assert (indices[0] != indices[1]).mean() > 0.9
-
-
 def test_what_does_not_fit_is_refused():
   log_probs = jnp.full((2, 3), -jnp.log(3))
   for mean in MEANS:
@@ -155,5 +141,3 @@ def test_what_does_not_fit_is_refused():
       with pytest.raises(ValueError, match="weights must not be negative and not all 0, got"):
         mean(log_probs, weights=jnp.array(weights))
   assert all(np.isnan(x).all() for x in both(log_probs, jnp.array([2.0, -1.0])))  # traced
-  with pytest.raises(ValueError, match="num_members"):
-    ensembles.bootstrap_indices(jax.random.key(0), num_examples=3, num_members=0)

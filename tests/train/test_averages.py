@@ -65,6 +65,53 @@ def test_swa_of_a_run_made_longer_begins_again():
       np.testing.assert_allclose(found, np.mean([params[step - 1][name] for step in own], axis=0), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+  ("decay", "factor"), [("cosine", lambda t: (1 + np.cos(np.pi * t)) / 2), ("sqrt", lambda t: 1 - t**0.5)]
+)
+def test_swa_imitates_a_decay_of_the_learning_rate(decay, factor):
+  """The mean is the first iterate and the steps from there, each times the factor of the decay."""
+  with jax.enable_x64(True):
+    params = iterates(12)
+    average = averages.swa(start=0.5, every=2, decay=decay, num_steps=12, steps_per_epoch=4)
+    shown = followed(average, params)[-1]
+  taken = [params[number - 1] for number in (8, 10, 12)]
+  for name in ("w", "b"):
+    steps = [(new[name] - old[name]) * factor(n / 3) for n, (old, new) in enumerate(zip(taken, taken[1:]), 1)]
+    np.testing.assert_allclose(shown[name], taken[0][name] + sum(steps), rtol=1e-12)
+
+
+def test_power_ema_predicts_by_the_length_that_is_asked_for():
+  """At the end, against the average itself; before, the average of length 0.05."""
+  number = 40
+  weights = lambda gamma, t: np.diff(np.arange(t + 1.0) ** (gamma + 1)) / t ** (gamma + 1)
+  values = np.random.default_rng(1).normal(size=(number, 3)).cumsum(0)
+  params = [{"w": row} for row in values]
+  for length, gamma, tol in ((0.05, 16.9744, 1e-4), (0.1, 6.9375, 1e-4), (0.07, 11.2030, 2e-2)):
+    with jax.enable_x64(True):
+      average = averages.power_ema(length=length, snapshots=8, num_steps=number)
+      shown = followed(average, params)
+    assert np.sqrt(gamma + 1) / (gamma + 2) / np.sqrt(gamma + 3) == pytest.approx(length, rel=1e-3)
+    np.testing.assert_allclose(shown[-1]["w"], weights(gamma, number) @ values, atol=tol * values.std() * 10)
+    np.testing.assert_allclose(shown[29]["w"], weights(16.9744, 30) @ values[:30], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.thorough
+def test_an_evaluation_chooses_the_length_of_power_ema(tmp_path, light_runs):
+  """The run of the longer average has the same checkpoints, and so predicts the same with that length."""
+  fields = {**SMALL, "model.MLP.widths": (), "epochs": 4, "average.name": "power_ema"}
+  for name, length in {"short": 0.05, "long": 0.2}.items():
+    train.train(runs.make_config({**fields, "average.power_ema.length": length}), tmp_path / name)
+  want = train.evaluate(
+    runs.make_config({**fields, "job": "evaluate", "average.power_ema.length": 0.2}), tmp_path / "long"
+  )
+  other = {**fields, "job": "evaluate", "average.power_ema.length": 0.2}
+  got = train.evaluate(runs.make_config(other), tmp_path / "short")
+  assert got == want
+  assert got != train.evaluate(
+    runs.make_config({**other, "average.power_ema.length": 0.05}), tmp_path / "short"
+  )
+
+
 @pytest.mark.thorough
 def test_swag_has_the_iterates_of_swa_and_draws_around_their_mean():
   """Before the first iterate, a draw is the parameters themselves."""

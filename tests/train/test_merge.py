@@ -93,7 +93,7 @@ def test_networks_of_other_starts_are_not_taken_and_a_worse_mean_is_refused(trai
   best, other = (trained / name for name in ("start", "seeds"))
   results, told = call(best, other, "--workdir", tmp_path / "greedy")
   rows = results["merge"]["ingredients"]
-  assert [row["name"] for row in rows][0] == str(best)
+  assert rows[0]["name"] == str(best)
   assert {row["name"] for row in rows[1:]} == {f"{other}, seed 5", f"{other}, seed 6"}
   assert [row["taken"] for row in rows] == [True, False, False]
   assert all(row["with_it"] > rows[0]["score"] for row in rows[1:])
@@ -102,7 +102,7 @@ def test_networks_of_other_starts_are_not_taken_and_a_worse_mean_is_refused(trai
   runs.assert_bitwise({"p": [leaves(tmp_path / "greedy")] * 2}, {"p": [leaves(best)] * 2})
   assert results["val/error"] == rows[0]["score"]
 
-  with pytest.raises(train.RunError, match="the uniform mean has val/error .*, worse than .*start; nothing"):
+  with pytest.raises(train.RunError, match=r"the uniform mean has val/error .*, worse than .*start; nothing"):
     call(best, other, "--workdir", tmp_path / "uniform", "--config.merge.recipe=uniform")
   assert not (tmp_path / "uniform").exists()
 

@@ -27,7 +27,7 @@ OTHERS = (
   "forward_correction",
   *("translate", "rotate", "scale", "cutout", "random_erasing", "rand_augment", "mixup", "cutmix"),
   *("manifold_mixup", "trivial_augment", "auto_augment", "random_resized_crop", "color_jitter"),
-  *("early_stopping", "swa", "swag", "ema", "bagging", "deep_ensemble"),
+  *("early_stopping", "swa", "swag", "ema", "power_ema", "bagging", "deep_ensemble"),
 )
 # Named in `toolbox_digits` by the noise whose cost it is.
 NAMED = [name for group in ("regularizers", "optimizer.constraints", "noise") for name in REGISTRY[group]]

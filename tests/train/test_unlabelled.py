@@ -57,6 +57,9 @@ def test_without_them_the_batches_are_as_they_were():
   np.testing.assert_array_equal(make_order(config, dataset)(5), wanted[None])
 
 
+@pytest.mark.claim(
+  "regularization", "bagging", "resampled sets: 1 - 1/e of the examples are in one of them", size="toy"
+)
 def test_a_resampled_set_has_as_many_examples_some_of_them_twice():
   config = runs.make_config({"data.subset.limit": 0, "data.bootstrap": True, "replicas": 2})
   dataset = load_data(config)

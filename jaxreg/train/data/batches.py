@@ -23,7 +23,6 @@ from absl import flags
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg import ensembles
 from jaxreg._extras import install
 from jaxreg._sharding import rows
 from jaxreg.train import keys
@@ -112,10 +111,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=128)
 def bootstrap(seed: int, num_examples: int) -> np.ndarray:
-  """Returns the indices `[num_examples]` of the training set resampled for the run with this seed."""
-  return np.asarray(
-    ensembles.bootstrap_indices(keys.bootstrap(seed), num_examples=num_examples, num_members=1)[0]
-  )
+  """The indices of the resampled training set of the run with this seed, `[num_examples]`."""
+  # Each example is in the set with probability 1 - (1 - 1/n)^n, which tends to 1 - 1/e: Breiman, 1996.
+  return np.asarray(jax.random.randint(keys.bootstrap(seed), (1, num_examples), 0, num_examples, "int32")[0])
 
 
 def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
