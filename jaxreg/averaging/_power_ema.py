@@ -68,8 +68,8 @@ def power_ema(*, lengths: tuple[float, float] = (0.05, 0.1)) -> PowerEMA:
     ...   state = average.update(state, jnp.full(1, step / 100))
     ...   if step % 10 == 0:
     ...     states.append(state)
-    >>> average.reconstruct(states, length=0.15).round(2)  # about 1 - 0.15 - 0.06
-    Array([0.79], dtype=float32)
+    >>> average.reconstruct(states, length=0.15).round(2)  # the mean of the weights
+    Array([0.83], dtype=float32)
 
   References:
     Karras et al., `Analyzing and Improving the Training Dynamics of Diffusion Models`, 2024, section 3 and
