@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from matplotlib.figure import Figure
 
 from jaxreg import averaging
-from jaxreg._atomic_files import make_folder, remove, write_figures, write_json
+from jaxreg._atomic_files import in_bucket, make_folder, remove, write_figures, write_json
 from jaxreg._figures import WIDTH, colors, new_figure, tidy, verbatim
 from jaxreg._metrics import metric
 from jaxreg.paths import leaf_names
@@ -245,7 +245,7 @@ def _ingredients(config: Config, merger: Merger) -> list[Ingredient]:
   """Restores and measures each replica of each run."""
   made: list[Ingredient] = []
   folders = [user_path(each, "merge.runs") for each in config.merge.runs]
-  if len({*map(str, folders)}) < len(folders):
+  if len({each if in_bucket(each) else os.path.realpath(each) for each in folders}) < len(folders):
     raise RunError(f"merge.runs: must be different runs, got {config.merge.runs}")
   for folder in folders:
     try:
