@@ -149,7 +149,7 @@ def test_other_networks_data_and_methods_are_refused(trained, tmp_path, light_ru
     ([start, str(trained / "slow"), "--workdir", str(tmp_path / "full")], "holds other files, such as notes"),
     (
       [start, str(trained / "slow"), "--config.checkpoint.best=val/rmse"],
-      "checkpoint.best: must be a metric",
+      "checkpoint.best: must be auto or",
     ),
   ):
     with pytest.raises(train.RunError, match=told):

@@ -171,8 +171,6 @@ def merge(config: Config, workdir: str | os.PathLike[str]) -> Table:
   merger = Merger(config)
   ingredients = _ingredients(config, merger)
   name = chosen_metric(config.checkpoint.best, ingredients[0].values)
-  if name not in ingredients[0].values:
-    raise RunError(f"checkpoint.best: must be a metric of these runs, got {name}")
   ingredients.sort(key=lambda each: (math.isnan(each.values[name]), each.values[name]))
   best = ingredients[0]
   if math.isnan(best.values[name]):
