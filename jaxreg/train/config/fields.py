@@ -19,9 +19,7 @@ FROM_SIGNATURE = object()  # the default of a field whose function has it in its
 MOST_STEPS = "1e9"  # like the other upper bounds: only a typing error exceeds it, and would end the run
 
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]
-Job = Literal[
-  "train", "evaluate", "predict", "compare", "report", "check_data", "compile", "export", "merge"
-]
+Job = Literal["train", "evaluate", "predict", "compare", "report", "check_data", "export", "compile", "merge"]
 OfClasses = Literal["val/error", "val/nll", "val/nll_refined", "val/brier", "val/ece"]
 Best = Literal["auto", OfClasses, "val/rmse", "val/mae", "val/nlpd"]
 Structure = Literal["kfac", "ekfac", "diagonal", "dense"]
