@@ -111,7 +111,7 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=128)
 def bootstrap(seed: int, num_examples: int) -> np.ndarray:
-  """The indices of the resampled training set of the run with this seed, `[num_examples]`."""
+  """Returns the indices `[num_examples]` of the training set resampled for the run with this seed."""
   # Each example is in the set with probability 1 - (1 - 1/n)^n, which tends to 1 - 1/e: Breiman, 1996.
   return np.asarray(jax.random.randint(keys.bootstrap(seed), (1, num_examples), 0, num_examples, "int32")[0])
 
