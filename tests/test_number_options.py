@@ -89,6 +89,9 @@ CALLS = {
   },
   "averaging.early_stopping": {"patience": 1},
   "averaging.ema": {},
+  "averaging.power_ema": {},
+  "averaging.soup": {},
+  "averaging.swa": {},
   "averaging.swag": {},
   **dict.fromkeys(("ensembles.arithmetic", "ensembles.geometric", "ensembles.uncertainty"), MEMBERS),
   **dict.fromkeys(("ensembles.mc_predict", "ensembles.mc_regress"), MANY),
@@ -126,6 +129,7 @@ CALLS = {
 }
 # Options that are ignored, or trees of arrays.
 NO_NUMBERS = {
+  "averaging.soup score_fn",  # a function
   "constraints.prox_non_negative step",
   *(f"losses.dropmax_heads {name}" for name in ("classifier", "prior", "residual")),
 }
