@@ -29,7 +29,7 @@ def train(logits_fn, params, stats, num_steps=30):
     logits, _ = logits_fn(params, batch["stats"], batch["inputs"], train=False)
     return losses.softmax_cross_entropy(logits, batch["labels"])
 
-  attack = functools.partial(adversarial.fgsm, eps=0.1)
+  attack = functools.partial(adversarial.pgd, eps=0.1, num_steps=1, random_start=False)
   robust = adversarial.adversarial_loss(loss_fn, attack, attacked_fn=attacked_fn, has_aux=True)
   terms = {"l2": objective.penalty(penalties.l2, weight=1e-4)}
   regularized = objective.compose(robust, terms, has_aux=True)

@@ -17,7 +17,7 @@ def loss_fn(params, batch, *, key):
   return losses.softmax_cross_entropy(batch["inputs"] @ params["kernel"], batch["labels"]).mean()
 
 
-attack = functools.partial(adversarial.fgsm, eps=0.1)
+attack = functools.partial(adversarial.pgd, eps=0.1, num_steps=1, random_start=False)
 robust = adversarial.adversarial_loss(loss_fn, attack, mix=0.5)  # half clean, half attacked
 optimizer, average = optim.sam(optax.sgd(0.1), rho=0.05), averaging.swa()
 

@@ -12,7 +12,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing for unused ones:
 - `averaging`: early stopping with the best copy, stochastic weight averaging
 - `ensembles`: means of predictions, dropout's masks, Monte Carlo prediction, bagging
 - `augment`: `(key, batch, *, ...) -> batch`
-- `adversarial`: `([key,] loss_of_inputs, x, *, ...) -> x`; `pgd` and `vat_loss` take a key, `fgsm` none
+- `adversarial`: `(key, loss_of_inputs, x, *, ...) -> x`; `attack` also takes labels
 - `objective`: `compose(loss_fn, terms) -> loss_fn`: your loss with all of the above, and what each term adds
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
 - `conformance`: checks of anybody's loss, `python -m jaxreg.conformance MODULE:NAME`

@@ -175,7 +175,11 @@ CASES = (
     lambda x, mean, std: augment.normalize(None, {"inputs": x}, mean=mean, std=std)["inputs"],
   ),
   same(
-    "adversarial.fgsm", {"x": FEATURES, "w": WEIGHTS}, lambda x, w: adversarial.fgsm(hinge(w), x, eps=0.5)
+    "adversarial.attack",
+    {"key": KEY, "x": FEATURES, "w": WEIGHTS, "labels": LABELS},
+    lambda key, x, w, labels: adversarial.attack(
+      key, lambda x: x @ w.astype(x.dtype), x, labels, eps=0.5, num_steps=3, methods=("apgd_ce",)
+    ),
   ),
   same(
     "adversarial.pgd",
@@ -321,7 +325,7 @@ CASES = (
 # Their values in bfloat16 are not those of the same numbers in float32: the functions that they are given
 # compute in bfloat16, and a sign may turn.
 COMPUTE_NARROW = {
-  "adversarial.fgsm",
+  "adversarial.attack",
   "adversarial.pgd",
   "adversarial.virtual_adversarial",
   "adversarial.vat_loss",

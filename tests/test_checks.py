@@ -231,7 +231,7 @@ def test_check_range_knows_every_entry_of_an_array():
     lambda v: noise.dropout(jax.random.key(0), X, rate=v[None]),
     lambda v: noise.alpha_dropout(jax.random.key(0), X, rate=v[None]),
     lambda v: noise.gaussian_noise(jax.random.key(0), X, std=v[None]),
-    lambda v: adversarial.fgsm(lambda x: (x**2).sum(-1), X, eps=v),
+    lambda v: adversarial.pgd(jax.random.key(0), lambda x: (x**2).sum(-1), X, eps=v, num_steps=1),
   ],
 )
 def test_options_that_are_arrays_are_the_same_eagerly_and_compiled(use):

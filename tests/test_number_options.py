@@ -72,7 +72,10 @@ CALLS = {
   "augment.scale": {"batch": IMAGES, "max_factor": 1.3},
   "augment.translate": {"batch": IMAGES, "max_shift": 1},
   "augment.trivial_augment": {"batch": IMAGES},
-  "adversarial.fgsm": {**ATTACK, "loss_of_inputs": lambda x: (x**2).sum(-1)},
+  "adversarial.attack": {
+    **ATTACK,
+    **{"logits_fn": lambda x: x, "labels": LABELS, "num_steps": 1, "methods": ("apgd_ce",)},
+  },
   "adversarial.pgd": {
     **ATTACK,
     **{"loss_of_inputs": lambda x: (x**2).sum(-1), "step_size": 0.1, "num_steps": 1},

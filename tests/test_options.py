@@ -125,7 +125,6 @@ SCALARS = [
   (constraints.max_norm, (PARAMS,), "limit", 0.5),
   (functools.partial(constraints.prox_l1, step=0.1), (PARAMS,), "weight", 0.5),
   (constraints.soft_threshold, (X,), "threshold", 0.5),
-  (functools.partial(adversarial.fgsm, lambda x: x.sum(axis=1)), (X,), "eps", 0.5),
   (attacked(step_size=0.1), (X,), "eps", 0.5),
   (attacked(eps=0.1), (X,), "step_size", 0.5),
   (functools.partial(swapped(adversarial.vat_loss), jax.nn.log_softmax), (X,), "eps", 0.5),

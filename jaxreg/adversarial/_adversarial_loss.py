@@ -35,8 +35,8 @@ def adversarial_loss(
     loss_fn: `(params, batch, *, key) -> scalar`, a mean over examples; the attack moves `batch["inputs"]`,
       `[batch, ...]`, floating.
     attack: `(function_of_inputs, x) -> x` or, if its first parameter is called `key`, `(key,
-      function_of_inputs, x) -> x`: `functools.partial(fgsm, eps=0.1)`, `pgd` or `virtual_adversarial` with
-      their options, or your own.
+      function_of_inputs, x) -> x`: `functools.partial(pgd, eps=0.1, num_steps=1, random_start=False)`,
+      `virtual_adversarial` with its options, or your own.
     mix: `alpha` in [0, 1], the share of the clean inputs.
     attacked_fn: `(params, batch, *, key) -> [batch, ...]`, the function that the attack sees as a function of
       the inputs; by default the loss. `virtual_adversarial` needs one that returns log-probabilities.
@@ -48,8 +48,9 @@ def adversarial_loss(
 
   Example:
     >>> loss_fn = lambda w, batch, *, key: jax.nn.softplus(-batch["inputs"] @ w).mean()
-    >>> from jaxreg.adversarial import fgsm
-    >>> robust = adversarial_loss(loss_fn, lambda loss, x: fgsm(loss, x, eps=0.5), mix=0.0)
+    >>> from jaxreg.adversarial import pgd
+    >>> fast = lambda loss, x: pgd(None, loss, x, eps=0.5, num_steps=1, random_start=False)
+    >>> robust = adversarial_loss(loss_fn, fast, mix=0.0)
     >>> w, batch = jnp.array([1.0, -1.0]), {"inputs": jnp.array([[0.5, -0.5]])}
     >>> robust(w, batch, key=None)  # the attack removes the margin of 1: log 2
     Array(0.6931472, dtype=float32)

@@ -35,7 +35,7 @@ def pgd(
   x: ArrayLike,
   *,
   eps: ArrayLike,
-  step_size: ArrayLike,
+  step_size: ArrayLike | None = None,
   num_steps: int | Array,
   norm: Norm = "linf",
   random_start: bool = True,
@@ -50,13 +50,17 @@ def pgd(
   The steepest direction is the sign of the gradient for `linf`, the gradient divided by its norm for `l2`,
   and the single coordinate with the largest gradient for `l1`. So `l1` needs many steps.
 
+  One step in the norm `linf` without a random start is the fast gradient sign method: `x + eps * sign(g)` for
+  the gradient `g`. If the loss is monotone in a linear function of `x`, as in logistic regression, this is
+  the worst point of the box of half-width `eps`. It adds `eps * ||w||_1` to the negative margin.
+
   Args:
     key: one draw of the start for all examples; may be None without a random start.
     loss_of_inputs: `x -> [batch]`, any loss in which examples do not depend on each other; it closes over
       parameters, labels and the key of its noise.
     x: `[batch, ...]`, floating; inside `clip`, if that is given.
     eps: radius of the ball, a scalar or `[batch]`, at least 0, in units of `x`.
-    step_size: a scalar or `[batch]`, at least 0; a few times `eps / num_steps`.
+    step_size: a scalar or `[batch]`, at least 0; by default `2.5 * eps / num_steps`.
     num_steps: at least 1; if it is traced, one program serves all numbers, and reverse mode does not.
     norm: `linf`, `l2` or `l1`, over all axes of an example.
     random_start: whether the first point is uniform in the ball instead of `x`.
@@ -74,29 +78,36 @@ def pgd(
 
   References:
     Madry et al., `Towards Deep Learning Models Resistant to Adversarial Attacks`, 2018, section 2.1.
+    Goodfellow, Shlens and Szegedy, `Explaining and Harnessing Adversarial Examples`, 2015, section 4.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
   """
   x = check_batched(x, "x")
-  radius, rate = per_example(eps, "eps", x), per_example(step_size, "step_size", x)
+  radius = per_example(eps, "eps", x)
   if not isinstance(num_steps, Tracer):
     check_count(num_steps, "num_steps")
+  # A traced number of steps may be 0, and then no step is taken.
+  rate = 2.5 * radius / num_steps if step_size is None else per_example(step_size, "step_size", x)
   check_choice(norm, "norm", ("linf", "l2", "l1"))
   rate = -rate if targeted else rate
 
-  def inside(delta: Array) -> Array:
-    # Clipping brings a coordinate nearer to x, so the result stays in the ball.
-    return delta if clip is None else jnp.clip(wide(x) + delta, *clip) - wide(x)
-
   def step(delta: Array) -> Array:
     gradient = input_gradient(loss_of_inputs, perturbed(x, delta, clip))
-    return inside(_project(delta + rate * _steepest(gradient, norm), radius, norm))
+    return inside(x, project(delta + rate * steepest(gradient, norm), radius, norm), clip)
 
   start = jnp.zeros_like(wide(x))
   if random_start:
-    start = radius * placed_like(_uniform(key, x, norm), x)
-  return perturbed(x, repeat(num_steps, step, inside(start)), clip)
+    start = radius * placed_like(uniform_start(key, x, norm), x)
+  return perturbed(x, repeat(num_steps, step, inside(x, start, clip)), clip)
 
 
-def _steepest(gradient: Array, norm: Norm) -> Array:
+def inside(x: Array, delta: Array, clip: Bounds) -> Array:
+  """Returns the perturbation of `x` clipped to the bounds."""
+  # Clipping brings a coordinate nearer to x, so the result stays in the ball.
+  return delta if clip is None else jnp.clip(wide(x) + delta, *clip) - wide(x)
+
+
+def steepest(gradient: Array, norm: Norm) -> Array:
+  """Returns the direction of length 1 along which the loss rises most."""
   if norm == "linf":
     return jnp.sign(gradient)
   if norm == "l2":
@@ -106,7 +117,8 @@ def _steepest(gradient: Array, norm: Norm) -> Array:
   return (largest * jnp.sign(flat)).reshape(gradient.shape)
 
 
-def _project(delta: Array, radius: Array, norm: Norm) -> Array:
+def project(delta: Array, radius: Array, norm: Norm) -> Array:
+  """Returns the nearest point of the ball."""
   if norm == "linf":
     return jnp.clip(delta, -radius, radius)
   if norm == "l2":
@@ -116,8 +128,8 @@ def _project(delta: Array, radius: Array, norm: Norm) -> Array:
   return jnp.where(radius > 0, jax.vmap(optax.projections.projection_l1_ball)(delta, divisors), 0)
 
 
-def _uniform(key: Any, x: Array, norm: Norm) -> Array:
-  """A uniform point of the unit ball for each example."""
+def uniform_start(key: Any, x: Array, norm: Norm) -> Array:
+  """Draws a uniform point of the unit ball for each example."""
   key, dtype = check_key(key), wide(x).dtype
   if norm == "linf":
     return jax.random.uniform(key, x.shape, dtype, -1, 1)

@@ -94,10 +94,10 @@ def example_term(
     >>> r_drop = example_term(
     ...   lambda key, view: losses.r_drop(view.aux["logits"], view.again(key=key).aux["logits"]), weight=1.0
     ... )
-    >>> def fgsm(key, view, *, eps):
-    ...   moved = adversarial.fgsm(view.loss_of_inputs, view.batch["inputs"], eps=eps)
+    >>> def pgd(key, view, *, eps):
+    ...   moved = adversarial.pgd(key, view.loss_of_inputs, view.batch["inputs"], eps=eps, num_steps=3)
     ...   return view.loss_of_inputs(moved)
-    >>> attack = example_term(fgsm, weight=0.5, eps=0.1)
+    >>> attack = example_term(pgd, weight=0.5, eps=0.1)
   """
   _check_weight(weight)
   check_function(functools.partial(function, **options), "an example term", "(key, view) -> [batch]", takes=2)

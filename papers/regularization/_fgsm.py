@@ -11,6 +11,7 @@ from papers._small_networks import dense, init, last, mnist, run, train
 from papers.regularization import plots
 
 SEEDS = 5
+FAST = {"num_steps": 1, "random_start": False}
 
 
 def fgsm(found: Found, folder: str) -> Figure:
@@ -31,7 +32,7 @@ def fgsm(found: Found, folder: str) -> Figure:
   @jax.jit
   def attack(params, batch, eps):
     of_inputs = lambda x: losses.softmax_cross_entropy(logits_fn(params, x), batch["labels"])
-    moved = adversarial.fgsm(of_inputs, batch["inputs"], eps=eps, clip=(0.0, 1.0))
+    moved = adversarial.pgd(None, of_inputs, batch["inputs"], eps=eps, **FAST, clip=(0.0, 1.0))
     random = jax.random.rademacher(jax.random.key(2), moved.shape, moved.dtype)
     random = jnp.clip(batch["inputs"] + eps * random, 0, 1)
     wrong = lambda x: 100 * (logits_fn(params, x).argmax(axis=-1) != batch["labels"]).mean()
@@ -46,7 +47,7 @@ def fgsm(found: Found, folder: str) -> Figure:
   few, chosen, one = jax.tree.map(lambda x: x[:6], test), 0.1, run(params, 0)
   moved = attack(one, few, chosen)[0]
   of_inputs = lambda x: losses.softmax_cross_entropy(logits_fn(one, x), few["labels"])
-  signs = jnp.sign(adversarial.fgsm(of_inputs, few["inputs"], eps=1.0) - few["inputs"])
+  signs = jnp.sign(adversarial.pgd(None, of_inputs, few["inputs"], eps=1.0, **FAST) - few["inputs"])
   captions = _captions(logits_fn(one, few["inputs"])), _captions(logits_fn(one, moved))
   print(f"  first six test images, truth {few['labels']}: before {captions[0]}, after {captions[1]}")
   before, added, after = (np.asarray(x).reshape(-1, 28, 28) for x in (few["inputs"], signs, moved))

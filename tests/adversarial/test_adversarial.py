@@ -31,6 +31,10 @@ def key(seed=0):
   return jax.random.key(seed)
 
 
+def fast(loss, x, eps, **options):
+  return adversarial.pgd(None, loss, x, eps=eps, num_steps=1, random_start=False, **options)
+
+
 def norm(delta, kind):
   return np.linalg.norm(np.asarray(delta), ORDERS[kind], axis=1)
 
@@ -44,7 +48,7 @@ def norm(delta, kind):
 def test_fgsm_is_the_worst_corner_of_logistic_regression():
   eps = 0.25
   with jax.enable_x64(True):
-    moved = np.asarray(jit(lambda x: adversarial.fgsm(logistic, x, eps=eps))(X))
+    moved = np.asarray(jit(lambda x: fast(logistic, x, eps))(X))
   got = np.log1p(np.exp(-Y * (moved @ W)))
   np.testing.assert_allclose(got, np.log1p(np.exp(-Y * (X @ W) + eps * np.abs(W).sum())), rtol=1e-12)
   corners = np.array(list(itertools.product((-eps, eps), repeat=4)))
@@ -54,7 +58,7 @@ def test_fgsm_is_the_worst_corner_of_logistic_regression():
 
 def test_fgsm_clips_last_and_stays_where_there_is_no_gradient():
   x = np.array([[0.1, 0.5], [0.95, 0.5]], np.float32)
-  moved = jit(lambda x: adversarial.fgsm(lambda x: x[:, 0], x, eps=0.2, clip=(0.0, 1.0)))(x)
+  moved = jit(lambda x: fast(lambda x: x[:, 0], x, 0.2, clip=(0.0, 1.0)))(x)
   np.testing.assert_allclose(moved, [[0.3, 0.5], [1.0, 0.5]], rtol=1e-6)
 
 
@@ -66,16 +70,19 @@ def test_an_attack_without_a_known_gradient_is_nan():
     np.testing.assert_array_equal(np.isnan(moved)[:, 0], [False, True])
 
 
-def test_one_step_of_pgd_is_fgsm_and_a_target_turns_it_round():
-  def steps(x):
-    options = {"eps": 0.3, "step_size": 0.3, "num_steps": 1, "random_start": False}
-    up, down = (adversarial.pgd(None, logistic, x, targeted=t, **options) for t in (False, True))
-    return up - x, down - x, adversarial.fgsm(logistic, x, eps=0.3) - x
+def test_a_target_turns_a_step_round():
+  x = jnp.asarray(X, jnp.float32)
+  up, down = jit(lambda x: [fast(logistic, x, 0.3, targeted=target) - x for target in (False, True)])(x)
+  np.testing.assert_allclose(up, -0.3 * Y[:, None] * np.sign(W), rtol=1e-5)
+  np.testing.assert_allclose(down, -up, rtol=1e-5)
 
-  up, down, fast = jit(steps)(jnp.asarray(X, jnp.float32))
-  np.testing.assert_array_equal(up, fast)
-  np.testing.assert_allclose(down, -fast, rtol=1e-5)
-  assert (fast != 0).all()
+
+def test_the_default_step_size_is_two_and_a_half_radii_over_all_steps():
+  options = {"eps": 1.0, "num_steps": 10, "random_start": False, "norm": "l2"}
+  run = lambda **step: adversarial.pgd(
+    None, lambda x: x[:, 0] ** 2, jnp.full((1, 2), 0.01), **options, **step
+  )
+  np.testing.assert_array_equal(run(), run(step_size=0.25))
 
 
 @pytest.mark.thorough
@@ -205,13 +212,13 @@ def test_vat_is_finite_where_the_prediction_is_certain_or_flat_or_impossible():
 def test_refusals():
   x = jnp.zeros((3, 4))
   with pytest.raises(TypeError, match="x must be floating"):
-    adversarial.fgsm(logistic, jnp.zeros((3, 4), int), eps=0.1)
+    fast(logistic, jnp.zeros((3, 4), int), 0.1)
   with pytest.raises(ValueError, match=r"loss_of_inputs must give \[batch\]"):
-    adversarial.fgsm(lambda x: x.sum(), x, eps=0.1)
+    fast(lambda x: x.sum(), x, 0.1)
   with pytest.raises(ValueError, match="eps must lie"):
-    adversarial.fgsm(logistic, x, eps=-0.1)
+    fast(logistic, x, -0.1)
   with pytest.raises(ValueError, match=r"eps must be a scalar or have shape \(3,\), got shape \(3, 1\)"):
-    adversarial.fgsm(logistic, x, eps=np.full((3, 1), 0.1))
+    fast(logistic, x, np.full((3, 1), 0.1))
   with pytest.raises(ValueError, match="norm must be"):
     adversarial.pgd(key(), logistic, x, norm="l3", **STEPS)
   with pytest.raises(TypeError, match="key must be a typed key"):
@@ -231,7 +238,7 @@ def test_each_example_may_have_its_own_radius(kind):
   def attacks(eps):
     options = {"norm": kind, "step_size": eps, "num_steps": 3}
     return {
-      "fgsm": adversarial.fgsm(logistic, x, eps=eps),
+      "fast": fast(logistic, x, eps),
       "pgd": adversarial.pgd(key(), logistic, x, eps=eps, **options),
       "virtual": adversarial.virtual_adversarial(key(), log_probs, x, eps=eps),
       "vat": adversarial.vat_loss(key(), log_probs, x, eps=eps),
@@ -243,7 +250,7 @@ def test_each_example_may_have_its_own_radius(kind):
   for name, found in got.items():
     want = [moved[name][i] for i, moved in enumerate(one_by_one)]
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
-  for name in ("fgsm", "pgd", "virtual"):
+  for name in ("fast", "pgd", "virtual"):
     np.testing.assert_array_equal(got[name][0], x[0])
 
 

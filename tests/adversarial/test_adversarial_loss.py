@@ -15,6 +15,7 @@ from jaxreg import adversarial, noise, objective
 RNG = np.random.default_rng(0)
 X, W = RNG.normal(size=(6, 3)), RNG.normal(size=3)
 Y = np.array([1.0, -1, 1, 1, -1, -1])
+fast = functools.partial(adversarial.pgd, num_steps=1, random_start=False)
 
 
 def loss_fn(w, batch, *, key):
@@ -41,7 +42,7 @@ def closed(eps, mix, length):
 @pytest.mark.parametrize(
   ("attack", "length"),
   [
-    pytest.param(functools.partial(adversarial.fgsm, eps=0.3), np.abs(W).sum(), id="fgsm"),
+    pytest.param(functools.partial(fast, eps=0.3), np.abs(W).sum(), id="fgsm"),
     pytest.param(
       functools.partial(adversarial.pgd, eps=0.3, step_size=0.3, num_steps=2, norm="l2", random_start=False),
       np.sqrt((W**2).sum()),
@@ -79,7 +80,7 @@ def test_every_pass_has_the_same_noise():
   def noisy(w, batch, *, key):
     return (noise.dropout(key, batch["inputs"], rate=0.5) @ w).mean()
 
-  attack = functools.partial(adversarial.fgsm, eps=1.0)
+  attack = functools.partial(fast, eps=1.0)
   run = jit(lambda w, x, key: adversarial.adversarial_loss(noisy, attack)(w, {"inputs": x}, key=key))
   w, x = jnp.array([1.0, -2.0, 3.0]), jnp.ones((50, 3))
   got = run(w, x, jax.random.key(1))
@@ -112,7 +113,7 @@ def test_a_virtual_adversarial_attack_of_what_attacked_fn_gives():
 def test_what_comes_with_the_loss_is_that_of_the_clean_inputs():
   batch = {"inputs": jnp.asarray(X), "labels": jnp.asarray(Y)}
   with_mean = lambda w, batch, *, key: (loss_fn(w, batch, key=key), batch["inputs"].mean(axis=0))
-  attack = functools.partial(adversarial.fgsm, eps=0.3)
+  attack = functools.partial(fast, eps=0.3)
   w = jnp.asarray(W)
   plain = jax.value_and_grad(adversarial.adversarial_loss(loss_fn, attack))(w, batch)
   paired = adversarial.adversarial_loss(with_mean, attack, has_aux=True)
@@ -129,10 +130,10 @@ def test_what_comes_with_the_loss_is_that_of_the_clean_inputs():
 
 def test_refusals():
   with pytest.raises(ValueError, match="mix must lie in"):
-    adversarial.adversarial_loss(loss_fn, adversarial.fgsm, mix=2.0)
+    adversarial.adversarial_loss(loss_fn, fast, mix=2.0)
   with pytest.raises(TypeError, match="attacked_fn must take"):
-    adversarial.adversarial_loss(loss_fn, adversarial.fgsm, attacked_fn=lambda x: x)
-  mixed = adversarial.adversarial_loss(loss_fn, functools.partial(adversarial.fgsm, eps=0.1))
+    adversarial.adversarial_loss(loss_fn, fast, attacked_fn=lambda x: x)
+  mixed = adversarial.adversarial_loss(loss_fn, functools.partial(fast, eps=0.1))
   with pytest.raises(TypeError, match="batch must be a mapping with 'inputs', got a tuple"):
     mixed(W, (X, 0), key=None)
   with pytest.raises(ValueError, match="batch must have 'inputs'"):

@@ -388,7 +388,9 @@ def test_attacks_take_the_loss_of_the_inputs(x64):
   params, batch = network()
 
   def fgsm(key, view, *, eps):
-    moved = adversarial.fgsm(view.loss_of_inputs, view.batch["inputs"], eps=eps)
+    moved = adversarial.pgd(
+      None, view.loss_of_inputs, view.batch["inputs"], eps=eps, num_steps=1, random_start=False
+    )
     return view.loss_of_inputs(moved)
 
   slope = jax.grad(lambda x: loss_fn(params, {**batch, "inputs": x}, key=None)[0].sum())(batch["inputs"])

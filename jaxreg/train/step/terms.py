@@ -198,10 +198,11 @@ def jacobian_penalty(key: Key, view: View, *, num_samples: int = 1) -> Array:
 
 
 def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
-  """Computes the loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
+  """Computes the loss after one step of `adversarial.pgd` on the network without noise."""
   del key
-  moved = adversarial.fgsm(
-    functools.partial(losses_without_noise, view), view.batch["inputs"], eps=eps, clip=_bounds(clip)
+  options: Options = {"eps": eps, "num_steps": 1, "random_start": False, "clip": _bounds(clip)}
+  moved = adversarial.pgd(
+    None, functools.partial(losses_without_noise, view), view.batch["inputs"], **options
   )
   return losses_at(view, jax.lax.stop_gradient(moved))
 
