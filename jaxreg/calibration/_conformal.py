@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 from typing import Any
@@ -13,6 +14,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import (
   check_array,
+  check_count,
   check_key,
   check_labels,
   check_log_probs,
@@ -20,8 +22,9 @@ from jaxreg._checks import (
   check_wide,
   known_values,
 )
+from jaxreg._errors import ArgumentError
 from jaxreg._log_odds import others_log_probs
-from jaxreg._sharding import drawn_like, entries, gathered, partitioned
+from jaxreg._sharding import drawn_like, entries, gathered, partitioned, rows
 from jaxreg._where import check_where, only_where, zero_elsewhere
 from jaxreg.calibration._weights import at_number, ceil_of
 from jaxreg.typing import Array, Key
@@ -63,7 +66,14 @@ def conformal_scores(log_probs: ArrayLike, *, where: ArrayLike | None = None) ->
 
 
 @only_where()
-def aps_scores(key: Key | None, log_probs: ArrayLike, *, where: ArrayLike | None = None) -> Array:
+def aps_scores(
+  key: Key | None,
+  log_probs: ArrayLike,
+  *,
+  penalty: float = 0.0,
+  num_free: int = 5,
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the scores of adaptive prediction sets, for `conformal_threshold`.
 
   .. math:: s(x, k) = -\log(1 - m), \qquad m = \sum_{j : p_j > p_k} p_j + u \, p_k, \quad
@@ -74,11 +84,20 @@ def aps_scores(key: Key | None, log_probs: ArrayLike, *, where: ArrayLike | None
   equally often. Its logarithm gives the same sets, and also tells apart masses that round to 1. Of two
   equally probable classes the first counts as the more probable. A set may be empty.
 
+  A `penalty` above 0 gives the scores of regularized adaptive prediction sets (RAPS). It shrinks the large
+  sets, for which many classes of tiny probability are to blame:
+
+  .. math:: m + \lambda \max(o_k - k_\mathrm{reg}, 0), \qquad o_k \text{ the rank of the class, from 1}
+
+  Their values are another increasing function of the paper's scores, below 0 where those are below 1.
+
   Args:
     key: one draw of `u` per example; calibration and test need different keys. None for `u = 1`, without
       randomness: the sets are then larger than they must be, and the least probable class has the score
       infinity.
     log_probs, where: as in `conformal_scores`.
+    penalty: `lambda`, at least 0; static. The paper uses 0.001 to 1 for 1000 classes.
+    num_free: `k_reg`, how many of the most probable classes have no penalty; static.
 
   Returns:
     `[..., classes]`, float32 or wider.
@@ -89,16 +108,20 @@ def aps_scores(key: Key | None, log_probs: ArrayLike, *, where: ArrayLike | None
 
   References:
     Romano, Sesia and Candes, `Classification with Valid and Adaptive Coverage`, 2020, Eq. 5 and 7.
+    Angelopoulos, Bates, Jordan and Malik, `Uncertainty Sets for Image Classifiers using Conformal
+    Prediction`, 2021, Algorithms 2 and 3.
   """
   log_probs = check_log_probs(log_probs, "log_probs")
+  check_range(penalty, "penalty", low=0, open_high=True)
+  check_range(num_free, "num_free", low=0)
   shares = ()
   if key is not None:
     shape = (*log_probs.shape[:-1], 1)
     shares = (drawn_like(log_probs, jax.random.uniform, check_key(key), shape, dtype=log_probs.dtype),)
-  return partitioned(_aps_scores, log_probs, *shares)
+  return partitioned(functools.partial(_aps_scores, penalty, num_free), log_probs, *shares)
 
 
-def _aps_scores(log_probs: Array, share: Array | None = None) -> Array:
+def _aps_scores(penalty: float, num_free: int, log_probs: Array, share: Array | None = None) -> Array:
   order = jnp.argsort(jax.lax.stop_gradient(log_probs), axis=-1, descending=True)
   ordered = jnp.take_along_axis(log_probs, order, axis=-1)
   # The sum of the less probable classes, in logarithms; 1 minus it, the mass of the others, rounds to 1.
@@ -106,11 +129,26 @@ def _aps_scores(log_probs: Array, share: Array | None = None) -> Array:
   left = jnp.concatenate([left, jnp.full_like(ordered[..., :1], -jnp.inf)], axis=-1)
   if share is not None:
     left = jnp.logaddexp(left, jnp.log1p(-share) + ordered)
-  return jax.nn.relu(-jnp.take_along_axis(left, jnp.argsort(order, axis=-1), axis=-1))
+  scores = jax.nn.relu(-left)
+  if penalty > 0:
+    ranks = np.arange(1, ordered.shape[-1] + 1)
+    added = jnp.asarray(penalty * np.maximum(ranks - num_free, 0), left.dtype)
+    # The paper's score less 1. Below 0 its logarithm tells apart masses that round to 1.
+    excess = added - jnp.exp(left)
+    below = excess < 0
+    logs = jnp.where(added > 0, jnp.log(jnp.where(below, -excess, 1)), jnp.minimum(left, 0))
+    scores = jnp.where(below | (added == 0), -1 / (1 - logs), excess)
+  return jnp.take_along_axis(scores, jnp.argsort(order, axis=-1), axis=-1)
 
 
 def conformal_threshold(
-  scores: ArrayLike, labels: ArrayLike | None = None, *, alpha: float, where: ArrayLike | None = None
+  scores: ArrayLike,
+  labels: ArrayLike | None = None,
+  *,
+  alpha: float,
+  groups: ArrayLike | None = None,
+  num_groups: int | None = None,
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes the threshold under which the score of a new example's label lies with the given probability.
 
@@ -123,14 +161,21 @@ def conformal_threshold(
   trained the model, nor chosen its temperature. The threshold is infinite if `n` is too small for `alpha`.
   Every device sorts the scores of all labels.
 
+  With `groups` there is a threshold for each group, from its own examples, and the bounds hold in each group
+  (Mondrian conformal prediction). Groups must be known for new examples, too. The labels themselves as groups
+  give class-conditional thresholds, and the set `scores <= thresholds`. A group with fewer than `1 / alpha -
+  1` examples has an infinite threshold.
+
   Args:
     scores: `[..., classes]`, floating, of the calibration examples; `[...]` without labels.
     labels: `[...]`, integer; None if each example has one score, as from `interval_scores`.
     alpha: the probability of missing the label, in [0, 1]; static, and taken as the decimal it is written as.
+    groups: `[...]`, integer, in `[0, num_groups)`.
+    num_groups: number of groups; static, and needed with `groups`.
     where: `[...]`, bool: which examples count.
 
   Returns:
-    A scalar, float32 or wider; NaN for a traced label out of range.
+    A scalar, or `[num_groups]`; float32 or wider, NaN for a traced label or group out of range.
 
   Example:
     >>> scores = conformal_scores(jnp.log(jnp.array([[0.75, 0.25], [0.5, 0.5], [0.125, 0.875]])))
@@ -141,7 +186,7 @@ def conformal_threshold(
            [False,  True]], dtype=bool)
 
   References:
-    Vovk, Gammerman and Shafer, `Algorithmic Learning in a Random World`, 2005.
+    Vovk, Gammerman and Shafer, `Algorithmic Learning in a Random World`, 2005; section 4.5 has groups.
     Romano, Sesia and Candes, `Classification with Valid and Adaptive Coverage`, 2020, Theorem 1.
   """
   scores = check_wide(scores, "scores")
@@ -159,15 +204,49 @@ def conformal_threshold(
     labels = check_labels(raw_labels, scores, "scores")
     outside = (labels < 0) | (labels >= scores.shape[-1])
     picked = entries(scores, jnp.where(outside, 0, labels))[..., 0]
+  share = 1 - Fraction(str(alpha))
+  if groups is not None or num_groups is not None:
+    members = _members(groups, num_groups, picked, counts)
+    outside = outside.any() | ((members < 0) | (members > num_groups)).any()
+    thresholds = _thresholds(picked, members, num_groups, share)
+    return jnp.where(outside, jnp.nan, thresholds)
   if counts is not None:
     picked = jnp.where(counts, picked, jnp.nan)  # sorted to the end
   picked = jnp.sort(gathered(picked).ravel())
   number = picked.size if counts is None else jnp.asarray(counts).sum()
-  rank = ceil_of(1 - Fraction(str(alpha)), number + 1, picked.size + 1)
+  rank = ceil_of(share, number + 1, picked.size + 1)
   ends = jnp.full(1, jnp.inf, scores.dtype)
   threshold = jnp.concatenate([-ends, picked, ends])[rank]
   threshold = jnp.where(rank > number, jnp.inf, threshold)
   return jnp.where(outside.any(), jnp.nan, threshold)
+
+
+def _members(groups: Any, num_groups: Any, scores: Array, counts: Any) -> Array:
+  """Returns the group of each example, and `num_groups` where it does not count."""
+  if groups is None or num_groups is None:
+    raise ArgumentError("groups", "must come with num_groups")
+  check_count(num_groups, "num_groups")
+  known = known_values(groups)
+  members = check_array(groups, "groups")
+  if not jnp.issubdtype(members.dtype, jnp.integer) or members.shape != scores.shape:
+    got = f"{members.dtype} {members.shape}"
+    raise ArgumentError("groups", f"must be integers of shape {scores.shape}, got {got}")
+  if known is not None and (used := known if counts is None else known[np.asarray(counts)]).size:
+    check_range(used, "groups", low=0, high=num_groups - 1)
+  # The number of groups stands for no group, so one out of range must not have it.
+  members = jnp.where(members == num_groups, -1, members.astype(jnp.int32))
+  return members if counts is None else jnp.where(counts, members, num_groups)
+
+
+def _thresholds(scores: Array, members: Array, num_groups: int, share: Fraction) -> Array:
+  """Returns the threshold of each group; the members of `num_groups` do not count."""
+  members, scores = (gathered(x).ravel() for x in (members, scores))
+  members, scores = jax.lax.sort((members, scores), num_keys=2)
+  ends = jnp.searchsorted(members, jnp.arange(num_groups + 1))
+  starts, sizes = ends[:-1], jnp.diff(ends)
+  ranks = ceil_of(share, sizes + 1, scores.size + 1)
+  at = scores[jnp.clip(starts + ranks - 1, 0, max(scores.size - 1, 0))] if scores.size else jnp.inf
+  return jnp.where(ranks > sizes, jnp.inf, jnp.where(ranks < 1, -jnp.inf, at))
 
 
 def conformal_sets(
@@ -176,17 +255,27 @@ def conformal_sets(
   held_out_labels: ArrayLike,
   *,
   alpha: float,
+  by_class: bool = False,
+  groups: ArrayLike | None = None,
+  held_out_groups: ArrayLike | None = None,
+  num_groups: int | None = None,
   where: ArrayLike | None = None,
 ) -> Array:
   """Computes prediction sets that hold the label of a new example with the given probability.
 
-  The sets are `scores <= conformal_threshold(held_out_scores, held_out_labels, alpha=alpha)`.
+  The sets are `scores <= conformal_threshold(held_out_scores, held_out_labels, alpha=alpha)`. With `groups`
+  the promise holds in each group, and with `by_class` for the examples of each class. With both it holds for
+  each class in each group. Such sets are larger. A group or class with too few held-out examples is in all
+  sets that it can be in.
 
   Args:
     scores: `[..., classes]`, floating: the scores of new examples, from `conformal_scores` or `aps_scores`.
     held_out_scores: `[..., classes]`: the scores of examples that did not train the model.
     held_out_labels: `[...]`, integer.
     alpha: as in `conformal_threshold`.
+    by_class: whether each class has its own threshold.
+    groups: `[...]`, integer: the groups of the new examples.
+    held_out_groups, num_groups: as `groups` and `num_groups` in `conformal_threshold`.
     where: `[...]`, bool: which held-out examples count.
 
   Returns:
@@ -202,9 +291,26 @@ def conformal_sets(
     Vovk, Gammerman and Shafer, `Algorithmic Learning in a Random World`, 2005.
   """
   held_out_scores = check_wide(held_out_scores, "held_out_scores")
-  held_out_labels = check_array(held_out_labels, "held_out_labels")
-  threshold = conformal_threshold(held_out_scores, held_out_labels, alpha=alpha, where=where)
-  return check_wide(scores, "scores") <= threshold
+  scores, classes = check_wide(scores, "scores"), held_out_scores.shape[-1]
+  if (groups is None) != (held_out_groups is None):
+    raise ArgumentError("groups", "must come with held_out_groups")
+  cells, number = held_out_groups, num_groups
+  if by_class:
+    if held_out_groups is None:
+      cells, number = held_out_labels, classes
+    elif num_groups is not None:
+      numpy = np if known_values(held_out_groups) is not None else jnp
+      cells = numpy.asarray(held_out_groups) * classes + numpy.asarray(held_out_labels)
+      number = num_groups * classes
+  options = {"alpha": alpha, "where": where, "groups": cells, "num_groups": number}
+  threshold = conformal_threshold(held_out_scores, held_out_labels, **options)
+  if groups is None or num_groups is None:
+    return scores <= (threshold[(None,) * (scores.ndim - 1)] if by_class else threshold)
+  groups = check_labels(groups, scores, "scores", num_classes=num_groups)
+  outside = (groups < 0) | (groups >= num_groups)
+  table = threshold.reshape(num_groups, -1)
+  own = rows(table, jnp.where(outside, 0, groups))
+  return scores <= jnp.where(outside[..., None], jnp.nan, own)
 
 
 def conformal_risk_threshold(
