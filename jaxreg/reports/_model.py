@@ -53,6 +53,8 @@ class Model:
 
   shown: Predicted  # for the data of the card
   apart: Predicted | None = None  # to learn a temperature or a threshold from; None takes a half of `shown`
+  groups: np.ndarray | None = None  # of the shown examples, and of those apart
+  groups_apart: np.ndarray | None = None
   inputs: np.ndarray | None  # of the shown examples
   predict: Predict | None
   draws: bool  # whether `predict` draws noise of a key
@@ -93,6 +95,13 @@ class Model:
     rows = np.split(self.order, [len(self.order) // 2])
     apart, shown = (Predicted(*(x[half] for x in self.shown)) for half in rows)
     return shown, apart, " It was learned from one half of the data and measured on the other."
+
+  def halves_of_groups(self) -> tuple[np.ndarray, np.ndarray] | None:
+    """The groups of the shown and the held-out examples that `halves` returns; None without groups."""
+    if self.groups is None or self.apart is not None:
+      return None if self.groups is None or self.groups_apart is None else (self.groups, self.groups_apart)
+    apart, shown = (self.groups[half] for half in np.split(self.order, [len(self.order) // 2]))
+    return shown, apart
 
   def function(self) -> tuple[Predict, np.ndarray]:
     """Returns the function and the inputs."""
@@ -210,7 +219,10 @@ def make_model(
 
     loss_fn = mean_loss
 
-  return dataclasses.replace(bare, shown=shown, apart=apart, loss_fn=loss_fn)
+  groups: dict[str, Any] = {"groups": _groups(data, len(shown.labels), "data")}
+  if held_out is not None and apart is not None:
+    groups["groups_apart"] = _groups(held_out, len(apart.labels), "held_out")
+  return dataclasses.replace(bare, shown=shown, apart=apart, loss_fn=loss_fn, **groups)
 
 
 def _as_predictions(outputs: Any, classes: bool) -> Any:
@@ -242,6 +254,16 @@ def _labels(data: Mapping[str, Any], name: str) -> np.ndarray:
     got = f"got {labels.dtype} {labels.shape}"
     raise ValueError(f"{name}['labels'] must be classes or floating numbers [n], at least four, {got}")
   return labels
+
+
+def _groups(data: Mapping[str, Any], number: int, name: str) -> np.ndarray | None:
+  if data.get("groups") is None:
+    return None
+  groups = np.asarray(data["groups"])
+  if groups.shape != (number,) or groups.dtype.kind not in "iuU":
+    got = f"got {groups.dtype} {groups.shape}"
+    raise ValueError(f"{name}['groups'] must be integers or texts [{number}], {got}")
+  return groups
 
 
 def check_predictions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jaxreg.reports._statistics import point
 MISTAKES = 12  # pictures
 WORST = 3  # classes
 MOST_CLASSES = 100  # for matrix scaling, which learns a number for each pair of classes
+MOST_NAMED = 5  # groups with too few held-out examples
 GRID = np.linspace(0.01, 1, 100)  # coverages of a curve
 
 
@@ -126,13 +128,68 @@ def prediction_sets(model: Model) -> Section:
     numbers[f"{name}_size"] = mean(f"{title}: classes", sizes, resamples(model.seed, len(sizes)))
     arrays[title] = sizes
     each |= {f"{name}_coverage": hits, f"{name}_size": sizes}
+  mine, other = scores["conformal"]
+  kinds: dict[str, tuple[np.ndarray, np.ndarray, tuple[str, ...]]] = {
+    "class": (shown.labels, apart.labels, model.class_names)
+  }
+  if groups := model.halves_of_groups():
+    names, both = np.unique(np.concatenate(groups), return_inverse=True)
+    kinds["group"] = both[: len(shown.labels)], both[len(shown.labels) :], tuple(map(str, names))
+  lines = ""
+  for kind, (ours, theirs, names) in kinds.items():
+    more, line = _by_group(kind, names, (ours, mine, shown), (theirs, other, apart), each, model)
+    numbers, lines = {**numbers, **more}, lines + line
   sentence = (
     f"The sets are to hold the label in {1 - model.alpha:.0%} of all examples, whatever the model. A "
-    "better model needs fewer classes for it; adaptive sets are larger where the model is in doubt."
-    f"{remark}"
+    "better model needs fewer classes for it; adaptive sets are larger where the model is in doubt. One "
+    "threshold for all examples covers some classes and groups less often. A threshold for each of them "
+    f"keeps the promise in each, with larger sets.{lines}{remark}"
   )
   function = "calibration.conformal_scores, aps_scores, conformal_sets"
   return Section(numbers, arrays, sentence, f"{len(shown.labels)} predictions", function, each)
+
+
+def _by_group(
+  kind: str,
+  names: tuple[str, ...],
+  shown: tuple[np.ndarray, Any, Predicted],
+  apart: tuple[np.ndarray, Any, Predicted],
+  each: dict[str, Any],
+  model: Model,
+) -> tuple[dict[str, Number], str]:
+  """Measures the coverage of each class or group: by one threshold for all the least, and by its own."""
+  (ours, mine, (_, labels)), (theirs, other, (_, held_out)) = shown, apart
+  number = max(int(ours.max()), int(theirs.max())) + 1
+  options: dict[str, Any] = {"by_class": True}
+  if kind == "group":
+    options = {"groups": ours, "held_out_groups": theirs, "num_groups": number}
+  sets = np.asarray(calibration.conformal_sets(mine, other, held_out, alpha=model.alpha, **options))
+  hits = sets[np.arange(len(sets)), labels]
+  hits_of_all = each["conformal_coverage"]
+  name_of = lambda one: names[one] if one < len(names) else str(one)
+  present = np.unique(ours)
+  rates = [hits_of_all[ours == one].mean() for one in present]
+  chosen = present[np.argsort(rates, kind="stable")]
+  numbers: dict[str, Number] = {}
+  for one in chosen[:WORST] if kind == "class" else present:
+    title = f"{kind} {name_of(one)}"
+    numbers[f"coverage/{kind} {name_of(one)}"] = share(
+      f"smallest sets: with the label, {title}", hits_of_all[ours == one]
+    )
+    numbers[f"own_coverage/{kind} {name_of(one)}"] = share(
+      f"by {kind}: with the label, {title}", hits[ours == one]
+    )
+  sizes = sets.sum(axis=-1)
+  numbers[f"by_{kind}_coverage"] = share(f"by {kind}: with the label", hits)
+  numbers[f"by_{kind}_size"] = mean(f"by {kind}: classes", sizes, resamples(model.seed, len(sizes)))
+  each |= {f"by_{kind}_coverage": hits, f"by_{kind}_size": sizes}
+  least = math.ceil(round(1 / model.alpha, 9)) - 1
+  few = np.flatnonzero(np.bincount(theirs, minlength=number) < least)
+  if not len(few):
+    return numbers, ""
+  listed = ", ".join(map(name_of, few[:MOST_NAMED])) + (", ..." if len(few) > MOST_NAMED else "")
+  holds = "every set holds the class" if kind == "class" else "sets hold all classes"
+  return numbers, f" Held-out examples of {kind} {listed} are fewer than {least}, so {holds}."
 
 
 def interval_of(predictions: np.ndarray, model: Model) -> tuple[np.ndarray, np.ndarray]:

@@ -71,7 +71,8 @@ def report(
       predictions for `data`. Predictions are logits or log-probabilities `[n, classes]`. For labels that are
       numbers they are `[n]`, or means and variances `[n, 2]`, or a quantile for each of `levels`.
     data: `inputs` `[n, ...]`, which an array as `predict_fn` does not need, and `labels` `[n]`, integer
-      classes or floating numbers.
+      classes or floating numbers. With `groups` `[n]`, integers or texts, here and in `held_out` if that is
+      given, the section on conformal sets has the coverage of each group.
     loss_fn: `(params, batch, *, key) -> scalar` for the section on flatness; by default the mean negative
       log-likelihood, or squared error, of `predict_fn`.
     params: any pytree.
@@ -120,7 +121,7 @@ def report(
   known = OF_NUMBERS if model.shown.labels.dtype.kind == "f" else OF_CLASSES
   if sections is not None:
     _check_sections(sections, known)
-  shown = jaxreg.__version__, options, model.shown, model.apart, model.inputs, arrays, key
+  shown = jaxreg.__version__, options, model.shown, model.apart, model.groups, model.inputs, arrays, key
   head: Table = {
     "title": title,
     "about": f"{len(model.shown.labels)} examples, jaxreg {jaxreg.__version__}, JAX {jax.__version__}",

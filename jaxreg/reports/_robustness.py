@@ -20,6 +20,7 @@ from jaxreg.typing import Array, Key
 STRENGTHS = (1, 2, 3, 4, 5)
 EPS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of the range of the inputs
 STEPS = (1, 2, 5, 10, 20)  # of an attack; the last is the attack, the others show its way
+TARGETS, QUERIES = 3, 200  # of the targeted and of the black-box attack
 DRAWS = 30  # of the model's noise
 
 
@@ -106,57 +107,92 @@ def corruptions(model: Model) -> Section:
 
 
 def attacked(model: Model) -> Section:
-  """Measures the error under projected gradient ascent, and the loss of its steps."""
+  """Measures the error under an ensemble of attacks, and the loss of the steps of PGD."""
   predict, inputs = model.traced()
   if inputs.dtype.kind != "f":
     raise Unavailable(f"needs floating inputs, got {inputs.dtype}")
   low, high = model.range()
-  radii = model.eps or tuple(part * (high - low) for part in EPS)
-  passes = 3 * (len(radii) * STEPS[-1] + sum(STEPS))
+  radii = tuple(sorted(model.eps or (part * (high - low) for part in EPS)))
+  methods, classes, images = ["apgd_ce"], model.shown.predictions.shape[-1], inputs.ndim == 4
+  methods += ["apgd_dlr"] * (classes >= 4) + ["square"] * images
+  runs = 1 + min(TARGETS, classes - 1) * ("apgd_dlr" in methods)
+  passes = len(radii) * (3 * runs * STEPS[-1] + QUERIES * images) + 3 * sum(STEPS)
   rows = model.order[: model.affordable(passes, 0.2)]
   clean = model.shown.predictions[rows].argmax(axis=-1) != model.shown.labels[rows]
+  ball: Any = {"clip": (low, high)}
+  axis = model.channel_axis if images else -1
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def ensemble(name: str, params: Any, key: Any, x: Any, y: Any, eps: Any) -> Any:
+    """Returns whether one method finds a wrong answer."""
+
+    def logits_fn(x: Any) -> Any:
+      return predict(params, jnp.moveaxis(x, -1, axis), None)
+
+    budget: Any = {"num_steps": STEPS[-1], "num_targets": TARGETS, "num_queries": QUERIES}
+    x = jnp.moveaxis(x, axis, -1)
+    moved = adversarial.attack(key, logits_fn, x, y, eps=eps, methods=(name,), **budget, **ball)
+    return logits_fn(moved).argmax(axis=-1) != y
 
   @jax.jit
-  def attack(params: Any, key: Any, x: Any, y: Any, eps: Any, num_steps: Any) -> tuple[Any, ...]:
+  def way(params: Any, key: Any, x: Any, y: Any, num_steps: Any) -> tuple[Any, ...]:
     """Returns whether the answer is wrong, the loss, and whether the gradient at the data is 0."""
 
     def loss(x: Any) -> Any:
       return losses_of(predict(params, x, None), y)
 
-    rate = 2.5 * eps / STEPS[-1]
-    moved = adversarial.pgd(key, loss, x, eps=eps, step_size=rate, num_steps=num_steps, clip=(low, high))
+    options: Any = {"eps": radii[-1], "step_size": 2.5 * radii[-1] / STEPS[-1], "num_steps": num_steps}
+    moved = adversarial.pgd(key, loss, x, **options, **ball)
     silent = ~jnp.any(jax.grad(lambda x: loss(x).sum())(x) != 0, axis=tuple(range(1, x.ndim)))
     return predict(params, moved, None).argmax(axis=-1) != y, loss(moved), silent
 
-  def on_all(eps: float, num_steps: int) -> list[np.ndarray]:
+  def on_batch(name: str, eps: float, key: Any, x: np.ndarray, y: np.ndarray) -> Any:
+    return ensemble(name, model.params, key, x, y, eps)
+
+  # A wrong answer in a ball is one in every larger ball, so each attack takes the examples left by the last.
+  wrong, each = clean.copy(), {}
+  for eps in radii:
+    for name in methods:
+      left = np.flatnonzero(~wrong)
+      if len(left):
+        one = functools.partial(on_batch, name, eps)
+        wrong[left] = model.batched(one, inputs[rows[left]], model.shown.labels[rows[left]], stream=100)
+    each[f"eps {eps:.3g}"] = wrong.copy()
+
+  def by_pgd(num_steps: int) -> list[np.ndarray]:
     def attack_batch(key: Any, x: Any, y: Any) -> tuple[Any, ...]:
-      return attack(model.params, key, x, y, eps, num_steps)
+      return way(model.params, key, x, y, num_steps)
 
-    return model.batched(attack_batch, inputs[rows], model.shown.labels[rows], stream=100)
+    return model.batched(attack_batch, inputs[rows], model.shown.labels[rows], stream=101)
 
-  attacks = [on_all(eps, STEPS[-1]) for eps in radii]
-  # An attack that ends at a right answer has failed: the example is as wrong as it was.
-  each = {f"eps {eps:.3g}": attack[0] | clean for eps, attack in zip(radii, attacks, strict=True)}
   # No step from a random point is the control.
-  way = [on_all(radii[-1], steps) for steps in (0, *STEPS[:-1])] + attacks[-1:]
+  steps = [by_pgd(number) for number in (0, *STEPS)]
+  largest = f"eps {radii[-1]:.3g}"
   numbers = {"clean": share("error without attack", clean)}
   numbers |= {name: share(f"error at {name}", wrong) for name, wrong in each.items()}
-  numbers["random"] = share(f"error at a random point, eps {radii[-1]:.3g}", way[0][0])
-  numbers["no_gradient"] = share("examples whose gradient is 0", way[0][2])
-  numbers["loss"] = mean(f"loss at eps {radii[-1]:.3g}", way[-1][1], resamples(model.seed, len(rows)))
+  numbers["pgd"] = share(f"error by PGD alone, {largest}", steps[-1][0] | clean)
+  numbers["random"] = share(f"error at a random point, {largest}", steps[0][0])
+  numbers["no_gradient"] = share("examples whose gradient is 0", steps[0][2])
+  numbers["loss"] = mean(f"loss of PGD at {largest}", steps[-1][1], resamples(model.seed, len(rows)))
   arrays = {
     "eps": np.array([0.0, *radii]),
     "error": np.array([clean.mean(), *(wrong.mean() for wrong in each.values())]),
     "steps": np.array([0, *STEPS]),
-    "loss": np.array([loss.mean() for _, loss, _ in way]),
+    "loss": np.array([loss.mean() for _, loss, _ in steps]),
   }
+  titles = {
+    "apgd_ce": "Auto-PGD on the cross-entropy",
+    "apgd_dlr": f"on the targeted DLR loss, {TARGETS} targets",
+  }
+  titles["square"] = f"Square with {QUERIES} queries"
   sentence = (
-    f"PGD of {STEPS[-1]} steps in the maximum norm; eps is in units of the inputs, from {low:g} to {high:g}. "
-    "The loss must rise with the steps, and the error with eps. If the loss stays flat, many gradients are 0 "
-    "or a random point does as much harm, the gradient is masked, and the true error is higher."
+    f"Attacks in the maximum norm, one after another: {', '.join(titles[name] for name in methods)}; "
+    f"{STEPS[-1]} steps each. eps is in units of the inputs, from {low:g} to {high:g}. The loss is that of "
+    "plain PGD, and must rise with its steps. If it stays flat, many gradients are 0, PGD alone finds far "
+    "fewer errors or a random point does as much harm, the gradient is masked, and the true error is higher."
   )
-  cost = f"{passes * len(rows)} passes on {len(rows)} examples"
-  return Section(numbers, arrays, sentence, cost, "adversarial.pgd", each)
+  cost = f"at most {passes * len(rows)} passes on {len(rows)} examples"
+  return Section(numbers, arrays, sentence, cost, "adversarial.attack, pgd", each)
 
 
 def with_noise(model: Model) -> Section:

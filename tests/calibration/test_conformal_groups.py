@@ -1,4 +1,4 @@
-"""Conformal sets of groups and classes, their coverage over many draws, and RAPS, against NumPy in float64."""
+"""Conformal sets of groups and classes, their coverage over many draws, and RAPS, against NumPy."""
 
 import math
 

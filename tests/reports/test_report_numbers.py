@@ -134,6 +134,38 @@ def test_conformal_sets(card):
   assert found["aps_size"] == pytest.approx(sets.sum(1).mean())
 
 
+def test_the_coverage_of_classes_and_groups(tmp_path):
+  """By one threshold for all and by their own; a group of 5 is too small for an alpha of 0.1."""
+  apart_groups, groups = np.resize(["a", "b"], 200), np.resize(["a", "b", "c"], 300)
+  apart_groups[:5] = "c"
+  data = {"labels": LABELS, "groups": groups}
+  held_out = {"predictions": APART, "labels": APART_LABELS, "groups": apart_groups}
+  card = jaxreg.report(
+    LOGITS, data, held_out=held_out, out=tmp_path, sections=("conformal",), class_names="wxyz"
+  )
+  found, ours, theirs = numbers(card, "conformal"), -LOG_PROBS, -tempered(APART, 1.0)
+  picked = theirs[np.arange(200), APART_LABELS]
+  level = lambda scores: np.sort([*scores, np.inf])[int(np.ceil((len(scores) + 1) * 0.9)) - 1] + 1e-6
+  hits = ours[np.arange(300), LABELS] <= level(picked)
+  limits = {name: level(picked[apart_groups == name]) for name in "ab"} | {"c": np.inf}
+  own = ours <= np.array([limits[name] for name in groups])[:, None]
+  for name in "abc":
+    mine = groups == name
+    assert found[f"coverage/group {name}"] == pytest.approx(hits[mine].mean())
+    assert found[f"own_coverage/group {name}"] == pytest.approx(own[mine, LABELS[mine]].mean())
+  assert found["own_coverage/group c"] == 1
+  assert found["by_group_size"] == pytest.approx(own.sum(1).mean())
+  by_class = ours <= np.array([level(picked[k == APART_LABELS]) for k in range(ours.shape[1])])
+  assert found["by_class_coverage"] == pytest.approx(by_class[np.arange(300), LABELS].mean())
+  assert found["by_class_size"] == pytest.approx(by_class.sum(1).mean())
+  worst = min(range(ours.shape[1]), key=lambda k: hits[k == LABELS].mean())
+  assert found[f"coverage/class {'wxyz'[worst]}"] == pytest.approx(hits[worst == LABELS].mean())
+  told = card["sections"]["conformal"]["sentence"]
+  assert "Held-out examples of group c are fewer than 9, so sets hold all classes." in told
+  with pytest.raises(ValueError, match=r"data\['groups'\] must be integers or texts \[300\]"):
+    jaxreg.report(LOGITS, {**data, "groups": groups[:4]}, out=tmp_path / "short", sections=("conformal",))
+
+
 def masses(key, probs):
   """Romano, Sesia and Candes, Eq. 5: the mass of the more probable classes, and a random share of its own."""
   share = np.float64(jax.random.uniform(key, (len(probs), 1)))

@@ -62,6 +62,21 @@ def test_an_attack_on_a_linear_model_moves_the_margin_by_eps_times_the_l1_norm(c
 
 
 @pytest.mark.thorough
+def test_the_ensemble_finds_what_a_gradient_that_vanishes_hides_from_pgd(tmp_path):
+  """Logits are 1e6 times a linear function, so that the cross-entropy has no gradient."""
+  kernel = np.random.default_rng(2).normal(size=(16, 4)).astype(np.float32)
+  sharp = lambda params, x: 1e6 * (x.reshape(len(x), 16) @ params)
+  data = {"inputs": IMAGES, "labels": (IMAGES.reshape(-1, 16) @ kernel).argmax(-1)}
+  options = {"params": kernel, "eps": (3.0,), "value_range": (-9.0, 9.0), "sections": ("adversarial",)}
+  card = jaxreg.report(sharp, data, out=tmp_path, **options)
+  found = numbers(card, "adversarial")
+  assert found["no_gradient"] > 0.95
+  assert found["eps 3"] == 1
+  assert found["pgd"] < 0.99
+  assert "targeted DLR loss" in card["sections"]["adversarial"]["sentence"]
+
+
+@pytest.mark.thorough
 def test_the_steps_of_an_attack_and_a_gradient_that_is_masked(tmp_path):
   """One step is 1/8 of eps from a random point; of examples whose margin is cut off, the gradient is 0."""
   cut = lambda params, x: linear(params, x) * (linear(params, x)[:, 1:] > 0)
