@@ -8,10 +8,10 @@ tables of `benchmarks/README.md`, `docs/speed.md` and `docs/toolbox.md` are made
 all tables and numbers of the README, docs/ and papers/ with a record in `benchmarks/records` (`_records.py`
 says how a page asks for them), and the figures of comparisons. `--render` does only that. `--quick` takes a
 few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`;
-`--other-python` shows the training step under other versions of Python and JAX. Six run only if they are
+`--other-python` shows the training step under other versions of Python and JAX. Seven run only if they are
 named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, `pyhessian_readme`,
 `install`, which downloads, `conformance`, which takes no times and has Keras from `--peer-python`, and
-`others_networks`, which takes no times and reads the networks from `$JAXREG_TEST_DATA`.
+`others_networks` and `robust_networks`, which take no times and read networks from `$JAXREG_TEST_DATA`.
 """
 
 import argparse
@@ -60,6 +60,7 @@ NAMED = (
   "conformance",
   "install",
   "others_networks",
+  "robust_networks",
 )  # those that run only if they are named
 PEERS = (
   "steps",
@@ -68,6 +69,7 @@ PEERS = (
   "pyhessian_readme",
   "conformance",
   "others_networks",
+  "robust_networks",
 )  # those that run a peer too
 BY_INSTRUCTIONS = ("steps",)  # those whose results are kept for each kind of processor
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")

@@ -95,11 +95,12 @@ def attack(
     check_count(count, name)
   if chunk_size is not None:
     check_count(chunk_size, "chunk_size")
-  shape = jax.eval_shape(logits_fn, x).shape
+  outputs: Any = jax.eval_shape(logits_fn, x)
+  shape = outputs.shape
   if len(shape) != 2 or shape[0] != x.shape[0]:
     raise ArgumentError("logits_fn", f"must give [batch, classes] for a batch of {x.shape[0]}, got {shape}")
   _check_methods(methods, x, shape[1])
-  truth = check_labels(labels, jax.ShapeDtypeStruct(shape, x.dtype), "the values of logits_fn")
+  truth = check_labels(labels, outputs, "the values of logits_fn")
   fixed = jax.lax.stop_gradient(x)
 
   def on_chunk(number: Any, part: tuple[Array, ...], key: Key) -> tuple[Array, Array]:
@@ -153,7 +154,7 @@ def _resisting(
 ) -> tuple[Array, Array]:
   """Returns a perturbation for each example, and whether an attack found it."""
   radius = like(radius, x)
-  keys = dict(zip(METHODS, jax.random.split(key, len(METHODS)), strict=True))
+  keys: dict[str, Key] = dict(zip(METHODS, jax.random.split(key, len(METHODS)), strict=True))
   clean = jax.lax.stop_gradient(wide(logits_fn(x)))
   # A class with the least logit stays last among the wrong ones; the label itself comes after all of them.
   others = jnp.where(labels[:, None] == jnp.arange(clean.shape[1])[None], -jnp.inf, clean)

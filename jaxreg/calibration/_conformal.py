@@ -206,9 +206,9 @@ def conformal_threshold(
     picked = entries(scores, jnp.where(outside, 0, labels))[..., 0]
   share = 1 - Fraction(str(alpha))
   if groups is not None or num_groups is not None:
-    members = _members(groups, num_groups, picked, counts)
-    outside = outside.any() | ((members < 0) | (members > num_groups)).any()
-    thresholds = _thresholds(picked, members, num_groups, share)
+    members, number = _members(groups, num_groups, picked, counts)
+    outside = outside.any() | ((members < 0) | (members > number)).any()
+    thresholds = _thresholds(picked, members, number, share)
     return jnp.where(outside, jnp.nan, thresholds)
   if counts is not None:
     picked = jnp.where(counts, picked, jnp.nan)  # sorted to the end
@@ -221,8 +221,8 @@ def conformal_threshold(
   return jnp.where(outside.any(), jnp.nan, threshold)
 
 
-def _members(groups: Any, num_groups: Any, scores: Array, counts: Any) -> Array:
-  """Returns the group of each example, and `num_groups` where it does not count."""
+def _members(groups: Any, num_groups: Any, scores: Array, counts: Any) -> tuple[Array, int]:
+  """Returns the group of each example, `num_groups` where it does not count, and that number."""
   if groups is None or num_groups is None:
     raise ArgumentError("groups", "must come with num_groups")
   check_count(num_groups, "num_groups")
@@ -235,7 +235,7 @@ def _members(groups: Any, num_groups: Any, scores: Array, counts: Any) -> Array:
     check_range(used, "groups", low=0, high=num_groups - 1)
   # The number of groups stands for no group, so one out of range must not have it.
   members = jnp.where(members == num_groups, -1, members.astype(jnp.int32))
-  return members if counts is None else jnp.where(counts, members, num_groups)
+  return members if counts is None else jnp.where(counts, members, num_groups), num_groups
 
 
 def _thresholds(scores: Array, members: Array, num_groups: int, share: Fraction) -> Array:
