@@ -133,6 +133,7 @@ def _aps_scores(penalty: float, num_free: int, log_probs: Array, share: Array | 
   if penalty > 0:
     ranks = np.arange(1, ordered.shape[-1] + 1)
     added = jnp.asarray(penalty * np.maximum(ranks - num_free, 0), left.dtype)
+    added = jnp.broadcast_to(added, left.shape)
     # The paper's score less 1. Below 0 its logarithm tells apart masses that round to 1.
     excess = added - jnp.exp(left)
     below = excess < 0

@@ -137,7 +137,7 @@ def test_refusals():
     calibration.conformal_threshold(scores, labels, alpha=0.1, groups=labels)
   with pytest.raises(ValueError, match="groups must lie in"):
     calibration.conformal_threshold(scores, labels, alpha=0.1, groups=labels + 3, num_groups=3)
-  with pytest.raises(ValueError, match=r"groups must be integers of shape \(4,\), got int64 \(2,\)"):
+  with pytest.raises(ValueError, match=r"groups must be integers of shape \(4,\), got int.* \(2,\)"):
     calibration.conformal_threshold(scores, labels, alpha=0.1, groups=labels[:2], num_groups=3)
   with pytest.raises(ValueError, match="groups must come with held_out_groups"):
     calibration.conformal_sets(scores, scores, labels, alpha=0.1, groups=labels, num_groups=1)
