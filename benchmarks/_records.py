@@ -18,6 +18,11 @@ key is a column of fixed texts. A title is `ROW: QUANTITY`, with `mean` or `sd` 
 alone, with ` less ROW` behind it for the paired difference, and with `, N digits`. `python -m benchmarks
 --render` fills both in, and draws the figures of comparisons in `docs/figures` that `FIGURES` names, and
 those of `others_networks` and `decay`.
+Without `columns` and `rows` a table has all of a comparison. Another key is a column of fixed texts. A title
+is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that alone, with ` less ROW` behind it for the
+paired difference, and with `, N digits`. `python -m benchmarks --render` fills both in, and draws the figures
+of comparisons in `docs/figures` that `FIGURES` names, and those of `others_networks`, `decay` and
+`update_sharpness`.
 """
 
 import importlib.metadata
@@ -164,6 +169,9 @@ def draw(folder: Path) -> list[Path]:
   if (FOLDER / "decay.json").is_file():
     files.append(folder / "decay.png")
     _norms(json.loads((FOLDER / "decay.json").read_text())["rows"]).savefig(files[-1], dpi=120)
+  if (FOLDER / "update_sharpness.json").is_file():
+    files.append(folder / "update_sharpness.png")
+    _update_sharpness(read("update_sharpness")).savefig(files[-1], dpi=120)
   return files
 
 
@@ -205,6 +213,33 @@ def _attacks(rows: dict[str, Row]) -> Any:
   tidy(right, "MNIST: error (%)")
   for axis in (left, right):
     axis.set_xlabel("radius in the maximum norm, of 255")
+  legend_below(figure, lines)
+  return figure
+
+
+def _update_sharpness(rows: dict[str, Row]) -> Any:
+  """Draws the sharpness along the update, and the noise scale, over the steps of each optimizer."""
+  from jaxreg._figures import GREY, WIDTH, legend_below, new_figure, tidy
+
+  figure = new_figure(WIDTH, 3.8, "")
+  left, right = figure.subplots(1, 2)
+  lines = []
+  for number, (label, row) in enumerate(rows.items()):
+
+    def curve(quantity: str, row: Row = row) -> tuple[list[int], list[float]]:
+      named = {name: re.fullmatch(rf"{quantity} at (\d+)", name) for name in row.runs}
+      points = {int(match[1]): float(row.runs[name].mean()) for name, match in named.items() if match}
+      return list(points), list(points.values())
+
+    lines += left.plot(*curve("critical sharpness"), color=f"C{number}", label=label, linewidth=1.2)
+    left.plot(*curve("directional sharpness"), ":", color=f"C{number}", linewidth=0.8)
+    right.plot(*curve("noise scale"), "-o", color=f"C{number}", markersize=3, linewidth=1.2)
+  left.axhline(2, color=GREY, linestyle="--", linewidth=0.8)
+  tidy(left, "critical (line), directional (dots)")
+  tidy(right, "gradient noise scale (examples)")
+  for axis in (left, right):
+    axis.set_yscale("log")
+    axis.set_xlabel("step")
   legend_below(figure, lines)
   return figure
 

@@ -43,8 +43,6 @@ TOOLBOX = {
   "group_lasso": _chosen("regularizers", "group_lasso", weight=1e-4),
   "hoyer": _chosen("regularizers", "hoyer", weight=1e-5),
   "orthogonality": _chosen("regularizers", "orthogonality", weight=1e-4),
-  "gaussian_prior": _chosen("regularizers", "gaussian_prior", weight=1e-3, precision=1.0),
-  "laplace_prior": _chosen("regularizers", "laplace_prior", weight=1e-4, rate=1.0),
   "tying": {
     **_chosen("regularizers", "tying", weight=0.1),
     "regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),),
@@ -62,6 +60,8 @@ TOOLBOX = {
     **_chosen("regularizers", "kl_sparsity", weight=1e-2, target=0.1),
     "model.MLP.activation": "sigmoid",
   },
+  "activity_variance": _chosen("regularizers", "activity_variance", weight=0.1),
+  "activity_covariance": _chosen("regularizers", "activity_covariance", weight=1e-2),
   # Weaker than the source's weight of 12 and severity of 3: on 8 by 8 pixels a shift moves half a stroke.
   "augmix": _chosen("regularizers", "augmix", weight=1.0, severity=2.0),
   "r_drop": {**_chosen("regularizers", "r_drop", weight=1.0), "model.MLP.dropout_rate": 0.3},

@@ -33,6 +33,15 @@ def _tying(a):
   return ((a.params["a"]["kernel"] - a.params["b"]["kernel"]) ** 2).sum()
 
 
+def _rows(a):
+  return a.activations.reshape(-1, a.activations.shape[-1])
+
+
+def _covariance(a):
+  covariance = np.cov(_rows(a).T)
+  return (covariance**2).sum(0) - np.diag(covariance) ** 2
+
+
 def _kl(a):
   eps = np.finfo(a.dtype).eps
   mean = a.activations.reshape(-1, a.activations.shape[-1]).mean(0).clip(eps, 1 - eps)
@@ -80,20 +89,24 @@ CASES = (
   ),
   Case("penalties.hoyer", PARAMS, _hoyer),
   Case("penalties.orthogonality", PARAMS, _orthogonality),
-  Case(
-    "penalties.gaussian_prior",
-    PARAMS,
-    lambda a: (1.5 * _matrix(a) ** 2 - 0.5 * np.log(3 / (2 * np.pi))).sum(),
-    {"precision": 3.0},
-  ),
-  Case(
-    "penalties.laplace_prior", PARAMS, lambda a: (3 * np.abs(_matrix(a)) - np.log(3 / 2)).sum(), {"rate": 3.0}
-  ),
   Case("penalties.tying", {"params": {"a": KERNEL, "b": KERNEL}}, _tying, {"pairs": [("a", "b")]}),
   Case(
     "penalties.l2_sp",
     {"params": KERNEL, "reference": {**KERNEL, "head": KERNEL}},
     lambda a: 0.5 * ((a.params["kernel"] - a.reference["kernel"]) ** 2).sum(),
+  ),
+  Case(
+    "penalties.l2_sp",
+    {"params": KERNEL, "reference": KERNEL, "fisher": {"kernel": Input("positive", "BK")}},
+    lambda a: 0.5 * (a.fisher["kernel"] * (a.params["kernel"] - a.reference["kernel"]) ** 2).sum(),
+    label="fisher",
+    atol=1e-3,
+  ),
+  Case(
+    "penalties.lora_l2",
+    {"params": {"lora_a": Input("real", "BFK"), "lora_b": Input("real", "BKF")}},
+    lambda a: 0.5 * ((a.params["lora_a"] @ a.params["lora_b"]) ** 2).sum(),
+    atol=1e-1,  # the squares of products of up to 900, summed, in float32
   ),
   Case(
     "penalties.learned_dropout",
@@ -104,12 +117,13 @@ CASES = (
   Case("penalties.l1_activity", HIDDEN, lambda a: np.abs(_per_example(a.activations)).sum(-1)),
   Case("penalties.kl_sparsity", {"activations": Input("unit", "BK")}, _kl, {"target": 0.1}),
   Case(
-    "penalties.sparsity",
+    "penalties.activity_variance",
     HIDDEN,
-    lambda a: (np.abs(_per_example(a.activations)) <= 0.5).mean(-1),
-    {"tol": 0.5},
-    gradient=False,
+    lambda a: np.maximum(0, 1 - np.sqrt(_rows(a).var(0, ddof=1) + 1e-2)),
+    {"eps": 1e-2},
+    atol=1e-4,
   ),
+  Case("penalties.activity_covariance", HIDDEN, _covariance, atol=1e-1),
   Case(
     "penalties.gradient_penalty",
     SLOPES,

@@ -42,6 +42,7 @@ FOLDERS = (
 # array to map over. Each is tested in the file named, under its own transformations where they apply.
 ELSEWHERE = {
   "averaging/test_swag.py": "averaging.swag",
+  "calibration/test_detectors.py": "calibration.fit_detector",
   "calibration/test_more_calibration.py": "calibration.fit_temperature",
   "constraints/test_proximal_gradient.py": "constraints.proximal_gradient",
   "optim/test_fista_optimizer.py": "optim.fista",
@@ -55,15 +56,15 @@ ELSEWHERE = {
   "flatness/test_jacobians.py": "flatness.gauss_newton_diagonal flatness.gauss_newton_matrix",
   "flatness/test_flatness_layers.py": "flatness.kfac",
   "flatness/test_flatness_noise.py": "flatness.per_example_noise_covariance flatness.sample_gradients "
-  "flatness.sample_noise_by_parts flatness.sample_trajectory",
+  "flatness.sample_noise_by_parts",
   "flatness/test_operators.py": "flatness.fisher flatness.gauss_newton flatness.hessian flatness.hvp",
   "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",
   "flatness/test_profiles.py": "flatness.filter_normalized_direction flatness.loss_profile "
   "flatness.loss_surface flatness.trajectory_plane",
-  "flatness/test_sharpness.py": "flatness.interval_flatness flatness.keskar_sharpness flatness.sam_sharpness",
-  "flatness/test_stationary_points.py": "flatness.hessian_index",
+  "flatness/test_sharpness.py": "flatness.interval_flatness flatness.sam_sharpness",
   "flatness/test_subset.py": "flatness.subset",
   "flatness/test_trace.py": "flatness.operator_trace",
+  "flatness/test_update.py": "flatness.gradient_noise_scale flatness.update_sharpness",
   "losses/test_class_weights.py": "losses.class_weights",
   "losses/test_forward_correction.py": "losses.transition_matrix",
   "losses/test_dropmax.py": "losses.deterministic_dropmax_terms losses.dropmax_qp_terms",

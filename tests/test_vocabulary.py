@@ -32,7 +32,6 @@ EXCEPTIONS = {
   "reports.report predict_fn": "may be an array of predictions, or need no parameters",
   "flatness.power_law_fit where": "says which points count",
   "flatness.broken_power_law_fit where": "says which points count",
-  "penalties.gaussian_prior precision": "of the prior's normal distribution",
   "noise.embedding_noise where": "says which tokens count",
 }
 FOLDERS = [name for name in jaxreg.__all__ if name != "typing"]

@@ -51,11 +51,13 @@ def least_confidence(log_probs: ArrayLike, *, where: ArrayLike | None = None) ->
 def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0, where: ArrayLike | None = None) -> Array:
   r"""Computes the free energy of the logits; unlike a probability, it sees how large all logits are.
 
-  .. math:: E(x) = -T \log \sum_k e^{z_k / T}
+  .. math:: E(x) = -T \log \sum_k e^{z_k / T}, \qquad \lim_{T \to 0} E(x) = -\max_k z_k
+
+  At `T = 0` it is the max-logit score.
 
   Args:
     logits: `[..., classes]`, floating. Log-probabilities would give 0 at `T = 1`: their sum is normalised.
-    temperature: `T` > 0, a scalar or `[...]`.
+    temperature: `T` >= 0, a scalar or `[...]`.
     where: `[...]`, bool: which examples count; the others have the score 0.
 
   Returns:
@@ -67,11 +69,14 @@ def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0, where: ArrayLike 
 
   References:
     Liu et al., `Energy-based Out-of-distribution Detection`, 2020, Eq. 4.
+    Hendrycks et al., `Scaling Out-of-Distribution Detection for Real-World Settings`, 2022 (the limit).
   """
   logits = check_logits(logits)
-  check_option(temperature, "temperature", logits.shape[:-1], low=0, open_low=True)
-  scaled = jax.nn.logsumexp(logits / per_class(temperature, logits.dtype), axis=-1)
-  return -jnp.asarray(temperature, logits.dtype) * scaled
+  check_option(temperature, "temperature", logits.shape[:-1], low=0)
+  temperature = jnp.asarray(temperature, logits.dtype)
+  positive = jnp.where(temperature > 0, temperature, 1)
+  scaled = jax.nn.logsumexp(logits / per_class(positive, logits.dtype), axis=-1)
+  return jnp.where(temperature == 0, -logits.max(axis=-1), -temperature * scaled)
 
 
 def auroc(

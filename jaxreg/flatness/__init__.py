@@ -28,7 +28,6 @@ from jaxreg.flatness._noise import (
   per_example_noise_covariance,
   sample_gradients,
   sample_noise_by_parts,
-  sample_trajectory,
 )
 from jaxreg.flatness._operators import fisher, gauss_newton, hessian, hvp
 from jaxreg.flatness._power_law import broken_power_law_fit, power_law_fit
@@ -38,10 +37,10 @@ from jaxreg.flatness._profiles import (
   loss_surface,
   trajectory_plane,
 )
-from jaxreg.flatness._sharpness import interval_flatness, keskar_sharpness, sam_sharpness
-from jaxreg.flatness._stationary_points import hessian_index
+from jaxreg.flatness._sharpness import interval_flatness, sam_sharpness
 from jaxreg.flatness._subset import subset
 from jaxreg.flatness._trace import operator_diagonal, operator_trace
+from jaxreg.flatness._update import gradient_noise_scale, update_sharpness
 
 __all__ = [
   "Curvature",
@@ -54,12 +53,11 @@ __all__ = [
   "gauss_newton",
   "gauss_newton_diagonal",
   "gauss_newton_matrix",
+  "gradient_noise_scale",
   "hessian",
-  "hessian_index",
   "hessian_variance_alignment",
   "hvp",
   "interval_flatness",
-  "keskar_sharpness",
   "kfac",
   "layerwise",
   "loss_profile",
@@ -74,9 +72,9 @@ __all__ = [
   "sam_sharpness",
   "sample_gradients",
   "sample_noise_by_parts",
-  "sample_trajectory",
   "spectral_density",
   "subset",
   "top_eigenpairs",
   "trajectory_plane",
+  "update_sharpness",
 ]

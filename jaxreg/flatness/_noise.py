@@ -1,10 +1,9 @@
-"""Samples of training noise: gradients at one point, parts of gradients, or parameters along a trajectory."""
+"""Samples of training noise: gradients at one point, or parts of gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -80,61 +79,6 @@ def _gradients(loss_fn, mask, num_samples, chunk_size, params, batch, key, first
 def _gradient(loss_fn: LossFn, mask: tuple[bool, ...], params: Params, batch: Batch, key: Key) -> Array:
   flat, loss = flat_loss(loss_fn, params, mask, batch, key)
   return jax.grad(loss)(flat)
-
-
-def _params(state: Any) -> Params:
-  return state.params
-
-
-@full_precision
-def sample_trajectory(
-  step_fn: Callable[..., Any],
-  state: Any,
-  batch: Batch,
-  *,
-  key: Key,
-  num_samples: int,
-  mask: Mask = "*",
-  params_of: Callable[[Any], Params] = _params,
-) -> tuple[Any, Array]:
-  """Samples the parameters after each of `num_samples` steps: the paper's random trajectory data.
-
-  Args:
-    step_fn: `(state, batch, *, key) -> state`.
-    state, batch: the current state of the training, and the batch of each step.
-    key: step `j` gets `fold_in(key, j)`.
-    num_samples: number of steps.
-    mask: the parameters to keep.
-    params_of: returns the parameters of a state; by default its attribute `params`.
-
-  Returns:
-    The final state, and samples `[num_samples, size]`. Consecutive steps are correlated, and may drift.
-
-  Example:
-    >>> step = lambda w, batch, *, key: w + batch * jax.random.normal(key, (2,))
-    >>> options = {"key": jax.random.key(0), "num_samples": 5, "params_of": lambda w: w}
-    >>> sample_trajectory(step, jnp.zeros(2), 0.1, **options)[1].shape
-    (5, 2)
-
-  References:
-    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.1.
-  """
-  check_key(key)
-  check_count(num_samples, "num_samples")
-  after = jax.eval_shape(step_fn, state, batch, key=key)
-  got, want = jax.tree.structure(after), jax.tree.structure(state)
-  if got != want:
-    raise ValueError(f"step_fn must return a state with the structure of state, {want}, got {got}")
-  return _trajectory(step_fn, params_of, selected(params_of(state), mask), num_samples, state, batch, key)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _trajectory(step_fn, params_of, mask, num_samples, state, batch, key):
-  def step(state: Any, number: Array) -> tuple[Any, Array]:
-    state = step_fn(state, batch, key=jax.random.fold_in(key, number))
-    return state, widened(split(params_of(state), mask).flat)
-
-  return jax.lax.scan(step, state, jnp.arange(num_samples))
 
 
 @full_precision

@@ -1,4 +1,4 @@
-"""How fast the loss rises near the parameters: in a ball, in a box, and along directions until it doubles."""
+"""How fast the loss rises near the parameters: in a ball, and along directions until it doubles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._analyses import full_precision, mean_loss, widened
-from jaxreg._checks import check_count, check_key, check_range
+from jaxreg._checks import check_range
 from jaxreg.flatness._subset import check_directions, flat_loss, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
@@ -61,72 +61,6 @@ def _sam(loss_fn, mask, params, batch, key, rho):
   norm = jnp.linalg.norm(gradient)
   step = jnp.where(norm > 0, rho / jnp.where(norm > 0, norm, 1), 0)
   return loss(flat + step * gradient) - value
-
-
-@full_precision
-def keskar_sharpness(
-  loss_fn: LossFn,
-  params: Params,
-  batch: Batch,
-  *,
-  key: Key,
-  eps: float = 1e-3,
-  num_starts: int = 4,
-  num_steps: int = 20,
-  mask: Mask = "*",
-) -> Array:
-  r"""Searches the largest relative rise of the loss in a box, in percent.
-
-  .. math:: 100 \max_{|z_i| \le \epsilon (|\theta_i| + 1)} \frac{L(\theta + z) - L(\theta)}{1 + L(\theta)}
-
-  It takes projected steps along the gradient's sign from random points of the box. The result is a lower
-  bound, as that of the paper's ten iterations of L-BFGS-B is.
-
-  Args:
-    loss_fn, params, batch, mask: as in `hvp`; the loss is called with `key=None`.
-    key: draws the points to start from.
-    eps: the size of the box.
-    num_starts: number of searches; the largest rise counts.
-    num_steps: steps of a search, each as long as 2.5 half sides of the box over `num_steps`.
-
-  Example:
-    >>> loss = lambda params, batch, *, key: 0.5 * (params**2).sum()
-    >>> keskar_sharpness(loss, jnp.zeros(2), None, key=jax.random.key(0), eps=0.1).round(3)
-    Array(1., dtype=float32)
-
-  References:
-    Keskar et al., `On Large-Batch Training for Deep Learning: Generalization Gap and Sharp Minima`, 2017,
-    metric 2.1, with the whole space.
-  """
-  check_key(key)
-  check_range(eps, "eps", low=0, open_low=True)
-  check_count(num_starts, "num_starts")
-  check_count(num_steps, "num_steps")
-  taken = selected(params, mask)
-  return _keskar(loss_fn, taken, num_starts, num_steps, widened(params), widened(batch), key, eps)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _keskar(loss_fn, mask, num_starts, num_steps, params, batch, key, eps):
-  flat, loss_at = flat_loss(loss_fn, params, mask, batch, None)
-  side = eps * (jnp.abs(flat) + 1)
-
-  def loss(inside: Array) -> Array:
-    return loss_at(flat + side * inside)
-
-  def step(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-    inside, best = carry
-    value, gradient = jax.value_and_grad(loss)(inside)
-    return jnp.clip(inside + 2.5 / num_steps * jnp.sign(gradient), -1, 1), jnp.maximum(best, value)
-
-  def search(key: Key) -> Array:
-    start = jax.random.uniform(key, flat.shape, flat.dtype, -1, 1)
-    inside, best = jax.lax.fori_loop(0, num_steps, step, (start, loss(start)))
-    return jnp.maximum(best, loss(inside))
-
-  at_params = loss(jnp.zeros_like(flat))
-  largest = jax.lax.map(search, jax.random.split(key, num_starts)).max()
-  return 100 * jnp.maximum(largest - at_params, 0) / (1 + at_params)
 
 
 class IntervalFlatness(NamedTuple):

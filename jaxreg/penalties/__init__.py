@@ -4,18 +4,19 @@ A penalty does not include its weight: `objective.compose` adds weight times pen
 selects parameters as `jaxreg.paths` says; None stands for the default, `kernels_only`.
 """
 
-from jaxreg.penalties._activity import kl_sparsity, l1_activity, sparsity
+from jaxreg.penalties._activity import activity_covariance, activity_variance, kl_sparsity, l1_activity
 from jaxreg.penalties._gradient import gradient_penalty, jacobian_penalty
 from jaxreg.penalties._group_lasso import group_lasso
 from jaxreg.penalties._hoyer import hoyer
 from jaxreg.penalties._learned_dropout import learned_dropout
 from jaxreg.penalties._orthogonality import orthogonality
-from jaxreg.penalties._tying import l2_sp, tying
-from jaxreg.penalties._weights import elastic_net, gaussian_prior, l1, l2, laplace_prior
+from jaxreg.penalties._tying import l2_sp, lora_l2, tying
+from jaxreg.penalties._weights import elastic_net, l1, l2
 
 __all__ = [
+  "activity_covariance",
+  "activity_variance",
   "elastic_net",
-  "gaussian_prior",
   "gradient_penalty",
   "group_lasso",
   "hoyer",
@@ -25,9 +26,8 @@ __all__ = [
   "l1_activity",
   "l2",
   "l2_sp",
-  "laplace_prior",
   "learned_dropout",
+  "lora_l2",
   "orthogonality",
-  "sparsity",
   "tying",
 ]

@@ -1,4 +1,4 @@
-"""Penalties on the activations of units, and a measure of their sparsity."""
+"""Penalties on the activations of units."""
 
 from __future__ import annotations
 
@@ -91,35 +91,110 @@ def kl_sparsity(
   return terms[0] + terms[1]
 
 
-def sparsity(activations: ArrayLike, *, tol: float = 0.0) -> Array:
-  """Computes the fraction of each example's activations that are zero, up to `tol`.
+def activity_variance(
+  activations: ArrayLike,
+  *,
+  target: ArrayLike = 1.0,
+  eps: float = 1e-4,
+  weights: ArrayLike | None = None,
+  axis_name: str | None = None,
+) -> Array:
+  r"""Computes how far the standard deviation of each unit over the batch is below a target.
+
+  .. math:: \max\Bigl(0,\ \gamma - \sqrt{\operatorname{Var}(h_j) + \epsilon}\Bigr), \qquad
+    \operatorname{Var}(h_j) = \frac{1}{n - 1} \sum_i (h_{ij} - \bar h_j)^2
+
+  It keeps units from collapsing to a constant. There is one value per unit; the source's term is their mean.
+  A batch statistic does not divide into parts; with `axis_name` it is over all devices.
 
   Args:
-    activations: `[batch, ...]`, floating.
-    tol: the largest absolute value that counts as zero.
+    activations: `[..., units]`, floating; the variance is over all axes but the last.
+    target: `gamma` >= 0, a scalar or `[units]`.
+    eps: added to the variance, > 0.
+    weights, axis_name: as in `kl_sparsity`; `n` is the sum of the weights.
 
   Returns:
-    `[batch]`, float32 or wider, in [0, 1].
+    `[units]`, float32 or wider.
 
   Example:
-    >>> sparsity(jnp.array([[0.0, 2.0, 0.0, 0.0, -3.0, 0.0]])).round(4)
-    Array([0.6667], dtype=float32)
+    >>> activity_variance(jnp.array([[0.0, 3.0], [1.0, 7.0]]), eps=1e-8).round(4)
+    Array([0.2929, 0.    ], dtype=float32)
+
+  References:
+    Bardes, Ponce and LeCun, `VICReg: Variance-Invariance-Covariance Regularization for Self-Supervised
+    Learning`, 2022, Eqs. 1 and 2.
   """
   activations = wide(check_batched(activations, "activations"))
-  check_option(tol, "tol", (), low=0)
-  zero = (jnp.abs(activations) <= tol).astype(activations.dtype)
-  return zero.mean(axis=tuple(range(1, activations.ndim)))
+  check_option(target, "target", activations.shape[-1:], low=0)
+  check_option(eps, "eps", (), low=0, open_low=True)
+  centred, roots, scale = _centred(activations, weights, axis_name)
+  variance = _total(jnp.square(roots * centred).sum(axis=0), axis_name) * scale
+  gap = jnp.asarray(target, variance.dtype) - jnp.sqrt(variance + eps)
+  return jax.nn.relu(gap)
 
 
-def _mean(activations: Array, weights: ArrayLike | None, axis_name: str | None) -> Array:
+def activity_covariance(
+  activations: ArrayLike, *, weights: ArrayLike | None = None, axis_name: str | None = None
+) -> Array:
+  r"""Computes the sum of each unit's squared covariances with the other units over the batch.
+
+  .. math:: \sum_{k \ne j} C_{jk}^2, \qquad C = \frac{1}{n - 1} \sum_i (h_i - \bar h)(h_i - \bar h)^\top
+
+  It decorrelates the units. There is one value per unit; the source's term is their mean.
+
+  Args:
+    activations: `[..., units]`, floating; the covariance is over all axes but the last.
+    weights, axis_name: as in `kl_sparsity`; `n` is the sum of the weights.
+
+  Returns:
+    `[units]`, float32 or wider.
+
+  Example:
+    >>> activity_covariance(jnp.array([[0.0, 3.0], [1.0, 7.0]]))  # the covariance is 2
+    Array([4., 4.], dtype=float32)
+
+  References:
+    Bardes, Ponce and LeCun, `VICReg: Variance-Invariance-Covariance Regularization for Self-Supervised
+    Learning`, 2022, Eqs. 3 and 4.
+    Cogswell et al., `Reducing Overfitting in Deep Networks by Decorrelating Representations`, 2016.
+  """
+  activations = wide(check_batched(activations, "activations"))
+  centred, roots, scale = _centred(activations, weights, axis_name)
+  rows = roots * centred
+  covariance = _total(jnp.matmul(rows.T, rows, precision="highest"), axis_name) * scale
+  return jnp.square(covariance).sum(axis=0) - jnp.square(jnp.diagonal(covariance))
+
+
+def _centred(
+  activations: Array, weights: ArrayLike | None, axis_name: str | None
+) -> tuple[Array, Array, Array]:
+  """Returns deviations from the mean `[n, units]`, roots of the weights `[n, 1]`, and `1 / (n - 1)`."""
+  weights = _weights(activations, weights)
+  mean = _mean(activations, weights[..., 0], axis_name)
+  mean = mean.reshape((1,) * (activations.ndim - 1) + mean.shape)
+  centred = jnp.where(weights != 0, activations - mean, 0)
+  freedom = _total(weights.sum(), axis_name) - 1
+  scale = jnp.where(freedom > 0, 1 / jnp.where(freedom > 0, freedom, 1), 0)
+  return centred.reshape(-1, centred.shape[-1]), jnp.sqrt(weights).reshape(-1, 1), scale
+
+
+def _weights(activations: Array, weights: ArrayLike | None) -> Array:
+  """Returns the weights `[..., 1]`, by default 1."""
   leading = activations.shape[:-1]
   if weights is None:
     weights = jnp.ones(leading, activations.dtype)
-  weights = check_floating(weights, "weights", shape=leading).astype(activations.dtype)[..., None]
+  return check_floating(weights, "weights", shape=leading).astype(activations.dtype)[..., None]
+
+
+def _total(x: Array, axis_name: str | None) -> Array:
+  return x if axis_name is None else jax.lax.psum(x, axis_name)
+
+
+def _mean(activations: Array, weights: ArrayLike | None, axis_name: str | None) -> Array:
+  weights = _weights(activations, weights)
   # An example of weight 0 may hold anything.
   kept = jnp.where(weights != 0, activations, 0)
-  axes = tuple(range(len(leading)))
+  axes = tuple(range(activations.ndim - 1))
   total, count = (weights * kept).sum(axis=axes), weights.sum(axis=axes)
-  if axis_name is not None:
-    total, count = jax.lax.psum((total, count), axis_name)
+  total, count = _total(total, axis_name), _total(count, axis_name)
   return total / jnp.where(count > 0, count, 1)

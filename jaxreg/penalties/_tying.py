@@ -1,4 +1,4 @@
-"""Penalties that keep parameters close to one another, or to their start."""
+"""Penalties that keep parameters close to one another, to their start, or a low-rank change small."""
 
 from collections.abc import Iterable
 
@@ -55,16 +55,21 @@ def tying(params: Params, *, pairs: Iterable[tuple[str, str]]) -> Array:
   return total(terms)
 
 
-def l2_sp(params: Params, *, reference: Params, mask: Mask = kernels_only) -> Array:
+def l2_sp(
+  params: Params, *, reference: Params, fisher: Params | None = None, mask: Mask = kernels_only
+) -> Array:
   r"""Computes half the squared distance from reference parameters, such as the start of fine-tuning.
 
-  .. math:: \Omega(w) = \tfrac12 \|w - w^0\|_2^2
+  .. math:: \Omega(w) = \tfrac12 \sum_i F_i (w_i - w^0_i)^2
 
-  New layers have no reference: for these use `l2` with the opposite mask.
+  Without `fisher` all `F` are 1. With the diagonal of the Fisher matrix of an earlier task at its optimum, it
+  is elastic weight consolidation (EWC): what that task depends on stays. New layers have no reference: for
+  these use `l2` with the opposite mask.
 
   Args:
     params, mask: as in `l2`.
     reference: a pytree with leaves of the same names and shapes; leaves that are not selected may be missing.
+    fisher: a pytree like `reference` of numbers >= 0, such as means over examples of squared gradients.
 
   Returns:
     A scalar, float32 or wider.
@@ -76,15 +81,80 @@ def l2_sp(params: Params, *, reference: Params, mask: Mask = kernels_only) -> Ar
   References:
     Li, Grandvalet and Davoine, `Explicit Inductive Bias for Transfer Learning with Convolutional Networks`,
     2018, section 3.
+    Kirkpatrick et al., `Overcoming catastrophic forgetting in neural networks`, 2017, Eq. 3.
   """
   start = dict(zip(paths.leaf_names(reference), jax.tree.leaves(reference)))
+  importance = None if fisher is None else dict(zip(paths.leaf_names(fisher), jax.tree.leaves(fisher)))
   terms = []
   for name, w in selected(params, mask):
-    if name not in start or jnp.shape(start[name]) != w.shape:
-      got = f"shape {jnp.shape(start[name])}" if name in start else "none"
-      raise ValueError(f"reference must have {name!r} of shape {w.shape}, got {got}")
-    terms.append(0.5 * jnp.square(w - start[name]).sum())
+    squares = jnp.square(w - _like(w, start, name, "reference"))
+    if importance is not None:
+      squares = _like(w, importance, name, "fisher") * squares
+    terms.append(0.5 * squares.sum())
   return total(terms)
+
+
+def lora_l2(params: Params, *, names: tuple[str, str] = ("lora_a", "lora_b")) -> Array:
+  r"""Computes half the squared Frobenius norm of the products of LoRA's factors, without forming them.
+
+  .. math:: \Omega(w) = \tfrac12 \sum \|A B\|_F^2 = \tfrac12 \sum \operatorname{tr} (A^\top A)(B B^\top)
+
+  This is `l2_sp` of the adapted weights: it depends on the product alone, where `l2` of the factors also
+  depends on how they share it. The matrices that are formed have the side of the rank.
+
+  Args:
+    params: any pytree.
+    names: the last parts of the names of `A` `[..., inputs, rank]` and `B` `[..., rank, outputs]`, which lie
+      below one path; by default as in Flax NNX.
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    ValueError: for no pair of factors, one without the other, or ranks that differ.
+
+  Example:
+    >>> lora_l2({"lora_a": jnp.array([[1.0], [2.0]]), "lora_b": jnp.array([[2.0, 0.0]])})  # 20 / 2
+    Array(10., dtype=float32)
+
+  References:
+    Hu et al., `LoRA: Low-Rank Adaptation of Large Language Models`, 2022, Eq. 3 (the product).
+  """
+  if len(names) != 2 or names[0] == names[1]:
+    raise ArgumentError("names", f"must be two different names, got {names!r}")
+  factors: tuple[dict[str, Array], ...] = ({}, {})
+  for path, leaf in zip(paths.leaf_names(params), jax.tree.leaves(params)):
+    above, _, last = path.rpartition("/")
+    if last in names:
+      factors[names.index(last)][above] = wide(floating(leaf, path))
+  first, second = factors
+  if not first or first.keys() != second.keys():
+    apart = ", ".join(sorted(first.keys() ^ second.keys())) or "none at all"
+    raise ArgumentError("names", f"must name pairs of factors, {names[0]} and {names[1]}, got one: {apart}")
+  terms = []
+  for above, a in first.items():
+    b = second[above]
+    if a.ndim < 2 or b.ndim < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+      raise ArgumentError(
+        "names",
+        "must name factors [..., inputs, rank] and [..., rank, outputs], "
+        f"got {a.shape} and {b.shape} at {above!r}",
+      )
+    grams = _product(jnp.swapaxes(a, -1, -2), a), _product(b, jnp.swapaxes(b, -1, -2))
+    terms.append(0.5 * (grams[0] * grams[1]).sum())
+  return total(terms)
+
+
+def _like(w: Array, leaves: dict[str, Array], name: str, argument: str) -> Array:
+  """Returns the leaf of this name, if it has the shape of `w`."""
+  if name not in leaves or jnp.shape(leaves[name]) != w.shape:
+    got = f"shape {jnp.shape(leaves[name])}" if name in leaves else "none"
+    raise ValueError(f"{argument} must have {name!r} of shape {w.shape}, got {got}")
+  return leaves[name]
+
+
+def _product(a: Array, b: Array) -> Array:
+  return jnp.matmul(a, b, precision="highest")
 
 
 def _below(leaves: dict[str, Array], name: str) -> dict[str, Array]:

@@ -1,8 +1,6 @@
-"""Norms of the weights, and the priors whose negative log densities they are."""
+"""Norms of the weights."""
 
 from __future__ import annotations
-
-import math
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -89,63 +87,3 @@ def elastic_net(params: Params, *, ratio: ArrayLike, mask: Mask = kernels_only) 
   """
   check_option(ratio, "ratio", (), low=0, high=1)
   return jnp.multiply(ratio, l1(params, mask=mask)) + jnp.multiply(1 - ratio, l2(params, mask=mask))
-
-
-def gaussian_prior(params: Params, *, precision: ArrayLike, mask: Mask = kernels_only) -> Array:
-  r"""Computes minus the log density of independent normal weights.
-
-  .. math:: -\log p(w) = \frac{\alpha}{2} \|w\|_2^2 - \frac n2 \log \frac{\alpha}{2\pi}, \qquad
-    w_i \sim \mathcal{N}(0, 1/\alpha)
-
-  Its gradient equals the gradient of `alpha * l2`. The constant matters if `alpha` is learned or densities
-  are compared. A maximum a posteriori estimate adds this penalty to the *sum* of the examples' losses; with a
-  mean over `N` examples its weight is `1 / N`.
-
-  Args:
-    params, mask: as in `l2`; `mask` selects `n` weights in all.
-    precision: `alpha` > 0, may be traced.
-
-  Returns:
-    A scalar in nats, float32 or wider.
-
-  Example:
-    >>> gaussian_prior({"kernel": jnp.array([1.0, 1.0])}, precision=1.0).round(4)
-    Array(2.8379, dtype=float32)
-
-  References:
-    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization (the MAP
-    reading of both norms).
-  """
-  check_option(precision, "precision", (), low=0, open_low=True)
-  half_log = 0.5 * (jnp.log(precision) - math.log(2 * math.pi))
-  return jnp.multiply(precision, l2(params, mask=mask)) - _count(params, mask) * half_log
-
-
-def laplace_prior(params: Params, *, rate: ArrayLike, mask: Mask = kernels_only) -> Array:
-  r"""Computes minus the log density of independent Laplace weights.
-
-  .. math:: -\log p(w) = \alpha \|w\|_1 - n (\log \alpha - \log 2), \qquad
-    w_i \sim \mathrm{Laplace}(0, 1/\alpha)
-
-  Erratum: the lecture sums the densities of `n` weights and prints the constant once.
-
-  Args:
-    params, mask: as in `gaussian_prior`.
-    rate: `alpha` > 0, may be traced.
-
-  Returns:
-    A scalar in nats, float32 or wider.
-
-  Example:
-    >>> laplace_prior({"kernel": jnp.array([1.0, -1.0])}, rate=2.0)
-    Array(4., dtype=float32)
-
-  References:
-    As in `gaussian_prior`.
-  """
-  check_option(rate, "rate", (), low=0, open_low=True)
-  return jnp.multiply(rate, l1(params, mask=mask)) - _count(params, mask) * (jnp.log(rate) - math.log(2))
-
-
-def _count(params: Params, mask: Mask) -> int:
-  return sum(w.size for _, w in selected(params, mask))

@@ -55,11 +55,13 @@ class Model:
   apart: Predicted | None = None  # to learn a temperature or a threshold from; None takes a half of `shown`
   groups: np.ndarray | None = None  # of the shown examples, and of those apart
   groups_apart: np.ndarray | None = None
+  held_out: Mapping[str, Any] | None = None
   inputs: np.ndarray | None  # of the shown examples
   predict: Predict | None
   draws: bool  # whether `predict` draws noise of a key
   params: Params
   loss_fn: LossFn | None
+  features_fn: Callable[..., Any] | None
   key: Key
   train: Mapping[str, Any] | None
   others: Mapping[str, np.ndarray]
@@ -115,6 +117,23 @@ class Model:
     if not self._is_traced:
       raise Unavailable("needs a function that JAX can trace")
     return function
+
+  def features(self, inputs: np.ndarray) -> np.ndarray:
+    """Returns the features `[n, size]` of inputs in float32."""
+
+    def of_batch(key: Key, x: np.ndarray) -> np.ndarray:
+      del key
+      arguments = (x,) if self.params is None else (self.params, x)
+      out = np.asarray(self._compiled_features(*arguments), np.float32)
+      return out.reshape(len(out), -1)
+
+    return self.batched(of_batch, inputs)
+
+  @functools.cached_property
+  def _compiled_features(self) -> Callable[..., Any]:
+    if self.features_fn is None:
+      raise Unavailable("needs a features_fn")
+    return jax.jit(self.features_fn) if self._is_traced else self.features_fn
 
   def images(self) -> np.ndarray:
     """Returns the inputs as `[n, height, width, channels]`."""
@@ -201,6 +220,8 @@ def make_model(
     raise ValueError(f"data['inputs'] must have {len(labels)} examples, as the labels, got {len(inputs)}")
   shown = Predicted(labels, labels)
   bare = Model(shown=shown, inputs=inputs, predict=predict, params=params, draws=draws, **fields)
+  fixed: dict[str, Any] = {"inputs": inputs, "held_out": held_out, "params": params}
+  bare = Model(shown=shown, predict=predict, draws=draws, **fixed, **given)
 
   def predicted(data: Mapping[str, Any], name: str, outputs: Any) -> Predicted:
     truth = _labels(data, name)

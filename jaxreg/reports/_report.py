@@ -52,6 +52,7 @@ def report(
   held_out: Mapping[str, Any] | None = None,
   train: Mapping[str, Any] | None = None,
   others: Mapping[str, Any] | None = None,
+  features_fn: Callable[..., Any] | None = None,
   title: str = "Report card",
   class_names: Collection[str] = (),
   alpha: float = 0.1,
@@ -86,6 +87,10 @@ def report(
       `predictions`. By default half of `data`.
     train: a batch of the training for `loss_fn`; by default `data`.
     others: out-of-distribution inputs by name, for `ood`.
+    others: inputs from elsewhere by name, for `ood`.
+    features_fn: like `predict_fn`, without a key: the features `[n, ...]` of inputs, for the detectors of
+      `calibration.fit_detector` in `ood`. They learn from `held_out`, or from the half of `data` that they
+      are not measured on.
     title, class_names: for the page.
     alpha: how often a conformal set may miss the label.
     eps: radii of the attacks; by default from 0.01 to 0.2 of the range of the inputs.
@@ -117,7 +122,8 @@ def report(
   }
   arrays: Table = {"params": params, "held_out": held_out, "train": train}
   arrays["others"] = {name: np.asarray(each) for name, each in (others or {}).items()}
-  model = make_model(predict_fn, data, **arrays, loss_fn=loss_fn, key=key, **options)
+  functions: Table = {"loss_fn": loss_fn, "features_fn": features_fn}
+  model = make_model(predict_fn, data, **arrays, **functions, key=key, **options)
   known = OF_NUMBERS if model.shown.labels.dtype.kind == "f" else OF_CLASSES
   if sections is not None:
     _check_sections(sections, known)

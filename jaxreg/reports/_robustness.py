@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg import adversarial, augment, ensembles, noise
+from jaxreg import adversarial, augment, calibration, ensembles, noise
 from jaxreg._log_odds import error_log_odds
 from jaxreg.reports._model import Model, Section, Unavailable, losses_of
 from jaxreg.reports._numbers import Number, mean, passing, ranked, resamples, share
@@ -22,6 +22,11 @@ EPS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of the range of the inputs
 STEPS = (1, 2, 5, 10, 20)  # of an attack; the last is the attack, the others show its way
 TARGETS, QUERIES = 3, 200  # of the targeted and of the black-box attack
 DRAWS = 30  # of the model's noise
+DETECTORS = {
+  "mahalanobis": "Mahalanobis",
+  "relative_mahalanobis": "relative Mahalanobis",
+  "knn": "neighbours",
+}
 
 
 CORRUPTIONS = ("noise", "rotation", "shift", "scale", "brightness", "contrast", "box")
@@ -65,13 +70,47 @@ def elsewhere(model: Model) -> Section:
     ours, theirs = (np.asarray(doubt(each)) for each in (usual, strange))
     numbers[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
     numbers[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs, model.seed)
+    found[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
+    found[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs, model.seed)
+  found |= _by_features(model, rows, {**sets, **model.others})
   sentence = (
     "The confidence as a detector; an AUROC of 50 % is guessing. The model should be less sure of an input "
     "that is none of its classes. The second number is the share of these that passes where 95 % of the data "
     "pass. Rotated images are turned by 90 degrees."
   )
+  functions = "calibration.least_confidence, auroc, fpr_at_tpr"
+  if model.features_fn is not None:
+    sentence += (
+      " Mahalanobis, relative Mahalanobis and neighbours are distances of the features from those of held-out "
+      "examples."
+    )
+    functions += ", fit_detector"
   cost = f"{sum(map(len, arrays.values())) - len(usual)} predictions"
   return Section(numbers, arrays, sentence, cost, "calibration.least_confidence, auroc, fpr_at_tpr")
+  return Section(found, arrays, sentence, cost, functions)
+
+
+def _by_features(model: Model, rows: np.ndarray, others: dict[str, np.ndarray]) -> dict[str, Number]:
+  """Returns the AUROC of each detector that learns from features, for each kind of inputs."""
+  _, inputs = model.function()
+  if model.features_fn is None:
+    return {}
+  held_out = model.held_out or {}
+  if "inputs" in held_out:
+    learned, labels = np.asarray(held_out["inputs"]), np.asarray(held_out["labels"])
+  else:
+    shown, apart = np.split(model.order, [len(model.order) // 2])
+    rows, learned, labels = shown[: len(rows)], inputs[apart], model.shown.labels[apart]
+  features, ours = model.features(learned), model.features(inputs[rows])
+  theirs = {name: model.features(other) for name, other in others.items()}
+  options: Any = {"labels": labels, "num_neighbors": min(50, max(1, len(labels) // 100))}
+  found = {}
+  for kind, title in DETECTORS.items():
+    detector = jax.jit(calibration.fit_detector(features, kind=kind, **options))
+    scores = np.asarray(detector(ours))
+    for name, other in theirs.items():
+      found[f"{name}/{kind}_auroc"] = ranked(f"{name}: AUROC, {title}", scores, np.asarray(detector(other)))
+  return found
 
 
 def corruptions(model: Model) -> Section:

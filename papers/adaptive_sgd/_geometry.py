@@ -8,8 +8,9 @@ import numpy as np
 import optax
 
 from benchmarks._records import Found
-from jaxreg import flatness, optim
+from jaxreg import optim
 from papers.adaptive_sgd import plots
+from papers.adaptive_sgd._hessian_index import hessian_index
 
 
 def update(tx: optax.GradientTransformation, gradient: Any) -> np.ndarray:
@@ -85,7 +86,7 @@ def stationary(seed: int, *, starts: int, hidden: int, iterations: int) -> tuple
       return jnp.where(better, new, w), jnp.clip(damping * jnp.where(better, 0.3, 4.0), 1e-14, 1e4)
 
     w, _ = jax.lax.fori_loop(0, iterations, step, (w, jnp.asarray(1e-2)))
-    index = flatness.hessian_index(lambda w, batch, *, key: loss(w), w, None, tol=1e-7)  # pyright: ignore
+    index = hessian_index(lambda w, batch, *, key: loss(w), w, None, tol=1e-7)  # pyright: ignore
     return loss(w), index.negative, jnp.linalg.norm(gradient(w))
 
   size = 6 * hidden

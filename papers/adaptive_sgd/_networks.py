@@ -9,7 +9,7 @@ import optax
 from matplotlib.figure import Figure
 
 from benchmarks._records import Found
-from jaxreg import ensembles, losses, noise, paths, penalties
+from jaxreg import ensembles, losses, noise, paths
 from papers._small_networks import dense, init, last, mnist, run, train
 from papers.adaptive_sgd import plots
 
@@ -97,9 +97,7 @@ def autoencoder(found: Found, folder: str) -> Figure:
       hidden = hidden_units(one, test["inputs"])
       error = reconstruct(one, test["inputs"], hidden).mean()
       active, alike = np.asarray((hidden > 0).mean(axis=0)), correlations(hidden)
-      measured.append(
-        (float(penalties.sparsity(hidden).mean()), alike.mean(), float(error), (active == 0).sum())
-      )
+      measured.append((float((hidden == 0).mean()), alike.mean(), float(error), (active == 0).sum()))
       if number == 0:
         pictures[f"{name}: units 1 to 64"] = one["Dense_0"]["kernel"].T[:64].reshape(-1, 28, 28)
         activity[name], correlation[name] = 100 * active, alike

@@ -2,6 +2,7 @@
 
 from papers.regularization._early_stopping import early_stopping_alpha, early_stopping_steps, gd_filter
 from papers.regularization._noise_terms import input_noise_terms, weight_noise_terms
+from papers.regularization._priors import gaussian_prior, laplace_prior
 from papers.regularization._ridge import (
   effective_dof,
   l2_shrinkage,
@@ -17,11 +18,13 @@ __all__ = [
   "early_stopping_alpha",
   "early_stopping_steps",
   "effective_dof",
+  "gaussian_prior",
   "gd_filter",
   "input_noise_terms",
   "l1_solution",
   "l2_shrinkage",
   "l2_solution",
+  "laplace_prior",
   "omp",
   "pinv_limit",
   "ridge",

@@ -24,11 +24,6 @@ def _outputs(params, batch, *, key):
   return nets.second(params, batch)
 
 
-def _step(params, batch, *, key):
-  grads = jax.grad(nets.loss_fn)(params, batch, key=key)
-  return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-
-
 def _units(params, x):
   hidden = jnp.tanh(nets.second(params, {"inputs": x[None]}))[0]
   return hidden * params["Dense_2"]["kernel"][:, 0], params["Dense_2"]["bias"][0]
@@ -61,9 +56,8 @@ ANALYSES = {
   "sample_noise_by_parts": lambda p, b: flatness.sample_noise_by_parts(
     nets.loss_fn, p, [b], key=_key(), num_samples=2
   ),
-  "sample_trajectory": lambda p, b: flatness.sample_trajectory(
-    _step, p, b, key=_key(), num_samples=2, params_of=lambda p: p
-  ),
+  "update_sharpness": lambda p, b: flatness.update_sharpness(nets.loss_fn, p, p, b),
+  "gradient_noise_scale": lambda p, b: flatness.gradient_noise_scale(b["inputs"], b["inputs"][:, 0]),
   "per_example_noise_covariance": _on_loss(flatness.per_example_noise_covariance, key=KEY),
   "top_eigenpairs": _on_operator(flatness.top_eigenpairs),
   "operator_trace": _on_operator(flatness.operator_trace),

@@ -112,16 +112,19 @@ def test_bad_arguments():
 NUM, KEY = 150, jax.random.key(0)
 
 
-def step(state, batch, *, key):
-  """A random walk far from 0."""
-  return state + batch * jax.random.normal(key, state.shape, state.dtype)
+def walk(start, steps):
+  """The points of a walk, `[NUM, size]`, in the type of its start."""
+
+  def step(state, change):
+    return state + change, state + change
+
+  return jax.lax.scan(step, start, steps)[1]
 
 
 def draw(kind):
   """Samples `[NUM, size]`."""
   if kind == "trajectory":
-    args, options = (step, 1e6 + jnp.arange(20.0), 1e-3), {"params_of": lambda state: state}
-    return flatness.sample_trajectory(*args, key=KEY, num_samples=NUM, **options)[1]
+    return walk(1e6 + jnp.arange(20.0), 1e-3 * jax.random.normal(KEY, (NUM, 20)))  # far from 0
   args = (nets.loss_fn, nets.make_params(), nets.make_batch())
   return flatness.sample_gradients(*args, key=KEY, num_samples=NUM, first=3, mask="Dense_2/*")
 
@@ -151,10 +154,7 @@ def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.thorough)])
 def test_samples_and_operators_of_other_types(dtype):
   """The walk is in a narrow type, which its steps of 1/4 do not exceed; the sums are in a wider one."""
-  quarter = lambda state, batch, *, key: state + jax.random.rademacher(key, state.shape, dtype) / 4
-  walk = (quarter, jnp.arange(20, dtype=dtype) / 2, None)
-  options = {"key": KEY, "num_samples": NUM, "params_of": lambda state: state}
-  samples = flatness.sample_trajectory(*walk, **options)[1]
+  samples = walk(jnp.arange(20, dtype=dtype) / 2, jax.random.rademacher(KEY, (NUM, 20), dtype) / 4)
   covariance, hessian = np.cov(np.asarray(samples, np.float64).T, ddof=0), np.diag(np.arange(1.0, 21))
   np.testing.assert_allclose(flatness.projected_variance(samples, np.eye(20)), np.diag(covariance), rtol=1e-4)
   for operator in (jnp.asarray(hessian), jnp.asarray(hessian, jnp.float32), lambda v: hessian @ v):

@@ -33,22 +33,6 @@ def test_gradients_are_those_of_the_loss_under_each_key():
   np.testing.assert_allclose(last, more[5:], rtol=1e-6)
 
 
-def test_trajectory_of_a_random_walk():
-  step = lambda state, batch, *, key: {
-    "w": state["w"] + batch * jax.random.normal(key, (2,)),
-    "n": state["n"] + 1,
-  }
-  state = {"w": jnp.zeros(2), "n": 0}
-  key = jax.random.key(1)
-  end, samples = flatness.sample_trajectory(
-    step, state, jnp.float32(2), key=key, num_samples=6, mask="w", params_of=lambda state: {"w": state["w"]}
-  )
-  steps = [2 * np.asarray(jax.random.normal(jax.random.fold_in(key, j), (2,))) for j in range(6)]
-  np.testing.assert_allclose(samples, np.cumsum(steps, axis=0), rtol=1e-5)
-  np.testing.assert_allclose(end["w"], samples[-1])
-  assert end["n"] == 6
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 7])
 def test_per_example_covariance_agrees_with_samples_of_the_whole_gradient(chunk_size):
@@ -95,11 +79,6 @@ def test_bad_arguments():
     flatness.noise_covariance(jnp.zeros((1, 3)), ddof=1)
   with pytest.raises(ValueError, match=r"directions must be \[k, 5\].*got \(5,\)"):
     flatness.projected_variance(jnp.zeros((3, 5)), jnp.zeros(5))
-  step = lambda w, batch, *, key: (w, {"loss": w.sum()})
-  with pytest.raises(ValueError, match="step_fn must return a state with the structure of state, PyTreeDef"):
-    flatness.sample_trajectory(
-      step, jnp.ones(2), None, key=jax.random.key(0), num_samples=2, params_of=lambda w: w
-    )
   for batch in ({"x": jnp.zeros(3), "y": jnp.zeros(4)}, jnp.zeros(())):
     with pytest.raises(ValueError, match="batch: its leaves must share a leading axis of examples"):
       flatness.per_example_noise_covariance(nets.loss_fn, jnp.ones(2), batch, key=jax.random.key(0))

@@ -1,6 +1,4 @@
-"""Sharpness of quadratics in closed form and by enumeration, and intervals of small loss."""
-
-import itertools
+"""Sharpness of quadratics in closed form, and intervals of small loss."""
 
 import jax
 import jax.numpy as jnp
@@ -34,34 +32,9 @@ def test_sam_sharpness_of_a_quadratic():
   assert float(flatness.sam_sharpness(loss, at_minimum, jnp.asarray(MATRIX), rho=0.3, mask="w")) == 0
 
 
-@pytest.mark.usefixtures("x64")
-def test_keskar_sharpness_is_that_of_the_best_corner():
-  """A convex function is largest in a corner of the box: all 32 are tried."""
-  eps = 0.2
-  value = lambda w: 0.5 * w @ MATRIX @ w + 2
-  corners = [
-    value(POINT + eps * (np.abs(POINT) + 1) * np.array(c)) for c in itertools.product((-1, 1), repeat=5)
-  ]
-  expected = 100 * (max(corners) - value(POINT)) / (1 + value(POINT))
-  found = flatness.keskar_sharpness(
-    loss, PARAMS, jnp.asarray(MATRIX), key=jax.random.key(0), eps=eps, mask="w", num_starts=8
-  )
-  assert float(found) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.usefixtures("x64")
 def test_bad_arguments():
-  key = jax.random.key(0)
-  for message, call in (
-    ("rho must", lambda: flatness.sam_sharpness(loss, PARAMS, MATRIX, rho=0.0)),
-    ("eps must", lambda: flatness.keskar_sharpness(loss, PARAMS, MATRIX, key=key, eps=0.0)),
-    (
-      "num_steps must be at least 1",
-      lambda: flatness.keskar_sharpness(loss, PARAMS, MATRIX, key=key, num_steps=0),
-    ),
-  ):
-    with pytest.raises(ValueError, match=message):
-      call()
+  with pytest.raises(ValueError, match="rho must"):
+    flatness.sam_sharpness(loss, PARAMS, MATRIX, rho=0.0)
 
 
 X64 = jax.enable_x64

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract import jit
 
-from jaxreg.penalties import kl_sparsity, l1_activity, sparsity
+from jaxreg.penalties import activity_covariance, activity_variance, kl_sparsity, l1_activity
 
 A = np.array(
   [[4, 0, 0, -2, 0, 0], [0, 0, -1, 0, 3, 0], [0, 5, 0, 0, 0, 0], [1, 0, 0, -1, 0, -4], [1, 0, 0, 0, -5, 0]]
@@ -34,9 +34,7 @@ H = np.array([0, 2, 0, 0, -3, 0])
 def test_sparse_parameters_and_sparse_representations():
   np.testing.assert_array_equal(A @ X, [18, 5, 15, -9, -3])
   np.testing.assert_array_equal(B @ H, [-14, 1, 19, 2, 23])
-  sparse = lambda *rows: np.asarray(sparsity(jnp.asarray(np.stack(rows), jnp.float32)))
-  np.testing.assert_allclose(sparse(X, H), [0, 4 / 6], rtol=1e-6)
-  np.testing.assert_allclose(sparse(A.ravel(), B.ravel()), [20 / 30, 1 / 30], rtol=1e-6)
+  assert [(X == 0).sum(), (H == 0).sum(), (A == 0).sum(), (B == 0).sum()] == [0, 4, 20, 1]
   assert l1_activity(jnp.asarray(H[None], jnp.float32)) == 5
 
 
@@ -95,3 +93,43 @@ def test_kl_sparsity_of_padded_and_divided_batches():
   uneven, own = padded[order].reshape(3, 4, 3), weights[order].reshape(3, 4)
   over_uneven = jax.vmap(lambda h, w: kl_sparsity(h, weights=w, axis_name="data"), axis_name="data")
   np.testing.assert_allclose(jit(over_uneven)(uneven, own), np.broadcast_to(whole, (3, 3)), rtol=1e-5)
+
+
+def test_variance_and_covariance_are_numpy_s(x64):
+  """Over all axes but the last."""
+  h = np.random.default_rng(3).normal(size=(5, 2, 4)) * [0.1, 0.5, 1, 3]
+  rows = h.reshape(-1, 4)
+  gap = np.maximum(0, 1.5 - np.sqrt(rows.var(0, ddof=1) + 0.01))
+  np.testing.assert_allclose(jit(lambda h: activity_variance(h, target=1.5, eps=0.01))(h), gap, rtol=1e-12)
+  covariance = np.cov(rows.T)
+  np.testing.assert_allclose(
+    jit(activity_covariance)(h), (covariance**2).sum(0) - np.diag(covariance) ** 2, rtol=1e-10
+  )
+
+
+def test_a_collapsed_unit_leaves_its_constant_only_by_noise():
+  """The gradient of a constant unit is 0 and finite; of one that is nearly constant it drives apart."""
+  constant = jnp.ones((4, 1))
+  gradient = jit(jax.grad(lambda h: activity_variance(h).sum()))
+  np.testing.assert_array_equal(gradient(constant), 0)
+  nearly = constant + 0.01 * jnp.array([[1.0], [-1.0], [1.0], [-1.0]])
+  assert (gradient(nearly) * (nearly - 1) < 0).all()
+  for function in (activity_variance, activity_covariance):  # one example has no variance
+    assert np.isfinite(jit(jax.grad(lambda h, function=function: function(h).sum()))(jnp.ones((1, 3)))).all()
+
+
+@pytest.mark.parametrize("function", [activity_variance, activity_covariance])
+def test_moments_of_padded_and_divided_batches(function):
+  h = np.random.default_rng(2).normal(size=(8, 3)).astype(np.float32)
+  whole = jit(function)(h)
+  padded = np.concatenate([h, np.full((4, 3), np.nan, np.float32)])
+  weights = np.repeat(np.float32([1, 0]), [8, 4])
+  value, pull = jax.vjp(lambda h: function(h, weights=weights), padded)
+  np.testing.assert_allclose(value, whole, rtol=1e-5)
+  (gradient,) = pull(jnp.ones(3))
+  assert np.isfinite(gradient).all()
+  assert not gradient[8:].any()
+  order = np.array([0, 1, 2, 8, 3, 4, 5, 9, 6, 7, 10, 11])
+  parts, own = padded[order].reshape(3, 4, 3), weights[order].reshape(3, 4)
+  over_all = jax.vmap(lambda h, w: function(h, weights=w, axis_name="data"), axis_name="data")
+  np.testing.assert_allclose(jit(over_all)(parts, own), np.broadcast_to(whole, (3, 3)), rtol=1e-5)

@@ -15,6 +15,10 @@ ON_PARAMS = {
   if "mask" in entry.needs
 }
 ON_PARAMS["l2_sp"] = functools.partial(penalties.l2_sp, reference={"kernel": jnp.ones((2, 3))})
+ON_ACTIVATIONS = [
+  getattr(penalties, name)
+  for name in ("l1_activity", "kl_sparsity", "activity_variance", "activity_covariance")
+]
 
 
 @pytest.mark.thorough
@@ -36,12 +40,20 @@ def test_refusals_of_params_and_masks(name):
   ("penalty", "match"),
   [
     (functools.partial(penalties.elastic_net, ratio=1.5), "ratio must lie in"),
-    (functools.partial(penalties.gaussian_prior, precision=0.0), "precision must lie in"),
-    (functools.partial(penalties.laplace_prior, rate=-1.0), "rate must lie in"),
     (functools.partial(penalties.group_lasso, axis=2), "axis must name axes of kernel"),
     (functools.partial(penalties.orthogonality, axis=(0, -3)), "axis must name axes of kernel"),
     (functools.partial(penalties.l2_sp, reference={"kernel": jnp.ones((3, 2))}), r"\(2, 3\), got shape"),
     (functools.partial(penalties.l2_sp, reference={"weight": jnp.ones((2, 3))}), "got none"),
+    (
+      functools.partial(
+        penalties.l2_sp, reference={"kernel": jnp.ones((2, 3))}, fisher={"kernel": jnp.ones(3)}
+      ),
+      r"fisher must have 'kernel' of shape \(2, 3\), got shape \(3,\)",
+    ),
+    (penalties.lora_l2, "names must name pairs of factors, lora_a and lora_b, got one: none at all"),
+    (functools.partial(penalties.lora_l2, names=("kernel", "scale")), "got one: "),
+    (functools.partial(penalties.lora_l2, names=("kernel", "bias")), "must have factors"),
+    (functools.partial(penalties.lora_l2, names=("bias", "bias")), "must be two different names"),
     (functools.partial(penalties.tying, pairs=[]), "pairs must hold"),
     (functools.partial(penalties.tying, pairs=[("kernel", "kernels")]), "no parameter 'kernels'"),
     (functools.partial(penalties.tying, pairs=[("kernel", "bias")]), "must have equal shapes"),
@@ -52,7 +64,7 @@ def test_refusals_of_options(penalty, match):
     penalty({"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)})
 
 
-@pytest.mark.parametrize("function", [penalties.l1_activity, penalties.kl_sparsity, penalties.sparsity])
+@pytest.mark.parametrize("function", ON_ACTIVATIONS)
 def test_refusals_of_activations(function):
   for wrong in (jnp.ones((2, 3), jnp.int32), jnp.ones((2, 3), bool)):
     with pytest.raises(TypeError, match="activations must be floating"):
@@ -66,10 +78,13 @@ def test_other_refusals_on_activations():
   for target in (0.0, 1.0, float("nan")):
     with pytest.raises(ValueError, match="target must lie"):
       penalties.kl_sparsity(hidden, target=target)
-  with pytest.raises(ValueError, match="weights must have shape"):
-    penalties.kl_sparsity(hidden, weights=jnp.ones(3))
-  with pytest.raises(ValueError, match="tol must lie"):
-    penalties.sparsity(hidden, tol=-1.0)
+  for function in ON_ACTIVATIONS[1:]:
+    with pytest.raises(ValueError, match="weights must have shape"):
+      function(hidden, weights=jnp.ones(3))
+  with pytest.raises(ValueError, match="target must lie"):
+    penalties.activity_variance(hidden, target=-1.0)
+  with pytest.raises(ValueError, match="eps must lie"):
+    penalties.activity_variance(hidden, eps=0.0)
 
 
 def test_refusals_of_functions_of_inputs():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract import jit
 
-from jaxreg.penalties import l2, l2_sp, tying
+from jaxreg.penalties import l2, l2_sp, lora_l2, tying
 
 
 def layers(seed=0):
@@ -80,3 +80,54 @@ def test_l2_sp_of_zero_is_l2_and_of_itself_nothing():
   gradient = jax.grad(lambda params: l2_sp(params, reference=zero))(params)
   np.testing.assert_allclose(gradient["first"]["kernel"], params["first"]["kernel"], rtol=1e-6)
   assert not gradient["first"]["bias"].any()
+
+
+def test_elastic_weight_consolidation_keeps_what_the_first_task_needs(x64):
+  """Two quadratics: with the first one's Hessian as Fisher matrix the minimum is that of their sum."""
+  first, second = np.array([4.0, 0.1]), np.array([0.5, 3.0])
+  at_first, at_second = np.array([1.0, -2.0]), np.array([-1.0, 5.0])
+  fisher, start = {"kernel": jnp.asarray(first)}, {"kernel": jnp.asarray(at_first)}
+
+  @jit
+  def newton(w):
+    objective = lambda w: (
+      (0.5 * second * (w - at_second) ** 2).sum() + l2_sp({"kernel": w}, reference=start, fisher=fisher)
+    )
+    return w - jnp.linalg.solve(jax.hessian(objective)(w), jax.grad(objective)(w))
+
+  want = (first * at_first + second * at_second) / (first + second)
+  np.testing.assert_allclose(newton(jnp.zeros(2)), want, rtol=1e-12)
+  ones = jax.tree.map(jnp.ones_like, start)
+  np.testing.assert_allclose(
+    l2_sp({"kernel": jnp.zeros(2)}, reference=start, fisher=ones),
+    l2_sp({"kernel": jnp.zeros(2)}, reference=start),
+  )
+
+
+def test_the_product_of_lora_factors_is_numpy_s(x64):
+  rng = np.random.default_rng(5)
+  a, b = rng.normal(size=(7, 2)), rng.normal(size=(2, 5))
+  stacked_a, stacked_b = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 2, 6))
+  params = {
+    "query": {"kernel": jnp.ones((7, 5)), "lora_a": a, "lora_b": b},
+    "blocks": {"lora_a": stacked_a, "lora_b": stacked_b},
+  }
+  want = 0.5 * (np.linalg.norm(a @ b) ** 2 + np.linalg.norm(stacked_a @ stacked_b) ** 2)
+  np.testing.assert_allclose(lora_l2(params), want, rtol=1e-12)
+  gradient = jit(jax.grad(lora_l2))(params)
+  np.testing.assert_allclose(gradient["query"]["lora_a"], a @ b @ b.T, rtol=1e-10)
+  np.testing.assert_allclose(gradient["query"]["lora_b"], a.T @ a @ b, rtol=1e-10)
+  assert not gradient["query"]["kernel"].any()
+  # It depends on the product alone, unlike L2 of the factors.
+  turn = rng.normal(size=(2, 2))
+  same = {"lora_a": a @ turn, "lora_b": np.linalg.solve(turn, b)}
+  np.testing.assert_allclose(lora_l2(same), 0.5 * np.linalg.norm(a @ b) ** 2, rtol=1e-10)
+  other_names = {"A": b.T, "B": a.T}  # as PyTorch stores them: the product is transposed
+  np.testing.assert_allclose(lora_l2(other_names, names=("A", "B")), 0.5 * np.linalg.norm(a @ b) ** 2)
+
+
+def test_no_matrix_of_the_adapted_size_is_formed():
+  shapes = {"lora_a": jax.ShapeDtypeStruct((4000, 4), np.float32)}
+  shapes["lora_b"] = jax.ShapeDtypeStruct((4, 4000), np.float32)
+  memory = jax.jit(jax.value_and_grad(lora_l2)).lower(shapes).compile().memory_analysis()
+  assert memory.temp_size_in_bytes < 1e6  # the product alone would be 64 MB

@@ -116,7 +116,6 @@ def test_noises_draw_differently():
     ({"optimizer.constraints.names": ("prox_l1",), "optimizer.constraints.prox_l1.weight": -1.0}, "weight"),
     ({"optimizer.constraints.names": ("max_norm",), "optimizer.constraints.max_norm.limit": 0.0}, "limit"),
     ({"regularizers.names": ("tying",)}, r"^regularizers\.tying\.pairs: must hold at least one pair"),
-    ({"regularizers.names": ("gaussian_prior",), "regularizers.gaussian_prior.precision": 0.0}, "precision"),
     ({"optimizer.weight_decay.mask": "kernels"}, r"optimizer\.weight_decay\.mask: got 'kernels'"),
     ({"regularizers.names": ("fgsn",)}, r"regularizers\.names: got 'fgsn'.*did you mean 'fgsm'"),
     ({"regularizers.names": ("mean_teacher",)}, r"average\.name=ema"),

@@ -43,6 +43,7 @@ from jaxreg.train.step.regularizers import (
   most_labels,
 )
 from jaxreg.train.step.schedule import make_schedule
+from jaxreg.train.step.sharpness import make_sharpness_step
 from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.step import make_objective, make_train_step
 from jaxreg.train.step.targets import Classes, Numbers, Target
@@ -176,6 +177,7 @@ def _assemble(
     target=target,
     class_weights=_class_weights(config, data),
   )
+  train_step = make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras)
   predict_fn, predict_step, eval_step = make_predictions(
     network,
     method,
@@ -193,7 +195,8 @@ def _assemble(
     scale=data.scale,
     target=target,
     forward=forward,
-    train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
+    train_step=train_step,
+    sharpness_step=make_sharpness_step(objective, train_step, accumulate=config.accumulate),
     predict_fn=predict_fn,
     predict_step=predict_step,
     eval_step=eval_step,
@@ -372,7 +375,8 @@ def _trace(program: Program, data: DataSpec, config: Config) -> None:
     "inputs": shape((batch_size, *data.input_shape), data.input_dtype),
     "labels": shape((batch_size, *data.label_shape), "float32" if data.has_numbers else "int32"),
   }
-  jax.eval_shape(program.train_step, program.abstract, batch)
+  step = program.sharpness_step if config.log.sharpness_every else program.train_step
+  jax.eval_shape(step, program.abstract, batch)
   jax.eval_shape(program.eval_step, program.abstract, batch, 0)
 
 

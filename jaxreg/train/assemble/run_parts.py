@@ -60,6 +60,7 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
       save_minutes=config.checkpoint.every_minutes,
       log=config.log_every,
       dispatch=steps_per_dispatch(config),
+      sharpness=config.log.sharpness_every,
     ),
     best=config.checkpoint.best,
     wait=config.checkpoint.wait,

@@ -165,6 +165,12 @@ class LogFields(Group, scope="call"):
     "Further places for records and figures: tensorboard, mlflow, wandb, or MODULE:NAME, a function of "
     "(step, metrics, figures).",
   )
+  sharpness_every: int = field(
+    0,
+    "Steps between measurements of the sharpness along the update and of the gradient's noise; each costs "
+    "some ten steps; 0: none.",
+    "[0, 1e9]",
+  )
   peak_teraflops: float = field(
     0.0,
     "Peak of one device in TFLOP/s, for the model FLOP utilisation (MFU); 0: the known peak of the device.",
@@ -605,7 +611,7 @@ OPTIONS: dict[str, Field] = {
   "method.*.delta regularizers.*.length_scale": Field(allowed="(0, 1e6]"),
   "method.*.smoothing average.*.start average.ema.decay regularizers.*.threshold": Field(allowed="[0, 1]"),
   "optimizer.*weight optimizer.*.rho optimizer.*.eps optimizer.*.eps_root": Field(allowed="[0, 1e6]"),
-  "regularizers.*_prior.* regularizers.*.step_size": Field(allowed="[0, 1e6]"),
+  "regularizers.*.step_size regularizers.activity_variance.target": Field(allowed="[0, 1e6]"),
   "method.*.predict.*": Field(scope="prediction"),
   "method.*": Field(allowed="[-1e6, 1e6]"),
   "regularizers.*.weight": Field(help="Factor of the term in the loss.", allowed="[0, 1e6]"),

@@ -131,6 +131,7 @@ def _cards(config: Config, workdir: Path, place: Path) -> tuple[int, list[Path]]
         out=folder,
         sections=config.report.sections or None,
         minutes=config.report.minutes / run.number,
+        features_fn=_features_fn(run, state) if split.labels.dtype.kind in "iu" else None,
         title=f"{workdir.name}: {run.program.name}, step {run.step}{seeds}",
         class_names=run.dataset.describe().class_names,
         alpha=config.evaluate.alpha,
@@ -157,6 +158,18 @@ def _data(run: RestoredRun, split: Split) -> dict[str, np.ndarray]:
   """Returns the examples in the model's units."""
   inputs = split.inputs.astype(np.float32) / run.program.scale
   return {"inputs": inputs, "labels": split.labels}
+
+
+def _features_fn(run: RestoredRun, state: TrainState) -> Callable[[Params, Array], Array]:
+  """Builds `(params, inputs) -> features` of the backbone, without noise."""
+
+  def features(params: Params, inputs: Array) -> Array:
+    passed = run.program.network.features_and_outputs(
+      params, state.model_state, inputs, key=None, train=False
+    )
+    return passed[0][0]
+
+  return features
 
 
 def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:

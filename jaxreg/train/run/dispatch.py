@@ -16,18 +16,20 @@ class Intervals:
   save_minutes: float  # it also saves when this time has passed; 0: never
   log: int
   dispatch: int  # steps that one dispatch makes
+  sharpness: int  # it measures the sharpness at the multiples of this; 0: never
 
 
-def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
+def dispatches(start: int, total: int, size: int, marks: tuple[int, ...], alone: int = 0) -> Iterator[range]:
   """Yields the steps of each dispatch: `size`, or one if `size` steps would cross a mark or the end.
 
-  A mark stands at each multiple of the numbers in `marks`. The dispatches depend on the step alone, so that a
-  resumed run makes the same ones.
+  A mark stands at each multiple of the numbers in `marks`. A dispatch with a multiple of `alone` has one
+  step. The dispatches depend on the step alone, so that a resumed run makes the same ones.
   """
   step = start
   while step < total:
     end = step + size
     whole = step % size == 0 and end <= total and all(step // mark == (end - 1) // mark for mark in marks)
+    whole = whole and not (alone and step // alone < end // alone)
     steps = range(step + 1, (end if whole else step + 1) + 1)
     yield steps
     step = steps[-1]

@@ -102,9 +102,7 @@ class Log:
 
   def write(self, step: int, of_replicas: Values) -> None:
     """Writes and shows one record: the means of values `[replicas]`, with confidence intervals of several."""
-    values = averaged(of_replicas)
-    self._file.write(step, step / self._steps_per_epoch, values)
-    self._track(step, values)
+    values = self.record(step, of_replicas)
     self._latest |= values
     if self._bar is None:
       self._say_line(step, values)
@@ -115,6 +113,13 @@ class Log:
     if not self._part and tenth > self._tenth and any(name.startswith("val/") for name in values):
       self._tenth = tenth
       self._say_values(step, _summary(self._latest, "train/loss", "val/error", "val/nll", "val/rmse"))
+
+  def record(self, step: int, of_replicas: Values) -> dict[str, float]:
+    """Writes one record and shows nothing; returns the means."""
+    values = averaged(of_replicas)
+    self._file.write(step, step / self._steps_per_epoch, values)
+    self._track(step, values)
+    return values
 
   def show(self, step: int, of_replicas: Values) -> None:
     """Shows values of this step next to its evaluation, without a record."""
@@ -184,7 +189,7 @@ class Silent:
   def _nothing(self, *_: object, **__: object) -> None:
     pass
 
-  __exit__ = step = write = flush = show = say = _nothing
+  __exit__ = step = write = record = flush = show = say = _nothing
 
 
 def open_log(workdir: Path, *, start: int, program: Program, **options) -> "Log | Silent":

@@ -21,7 +21,7 @@ from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.profile import Profile, Window
 from jaxreg.train.run.recorder import Recorder
 from jaxreg.train.sealed_tables import Json
-from jaxreg.train.step.metrics import Sums, chosen_metric, summarize
+from jaxreg.train.step.metrics import Sums, chosen_metric, summarize, to_host
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import States
 from jaxreg.typing import PyTree
@@ -75,11 +75,11 @@ def train_steps(
     guard=guard,
     sums=unrecorded,
   )
-  dispatch = _make_dispatch(run, feed, recorder, times, profile)
+  dispatch = _make_dispatch(run, feed, recorder, log, times, profile)
   early_stopping = run.program.extras.evaluated and run.replicas.make_update(run.program.extras.evaluated)
   over = early_stopping is not None and _all_stopped(states)
   val = None
-  ahead = dispatches(step, num_steps, every.dispatch, (every.evaluate, *every.save))
+  ahead = dispatches(step, num_steps, every.dispatch, (every.evaluate, *every.save), every.sharpness)
   if step and not saved.measured and (step % every.evaluate == 0 or step == num_steps):
     ahead = itertools.chain([range(0)], ahead)  # a run stopped in an evaluation begins with that evaluation
   try:
@@ -177,11 +177,15 @@ def steps_at_peak(run: Run) -> float:
 
 
 def _make_dispatch(
-  run: Run, feed: Feed, recorder: Recorder, times: Times, profile: Profile
+  run: Run, feed: Feed, recorder: Recorder, log: Log | Silent, times: Times, profile: Profile
 ) -> Callable[[States, range], tuple[States, PyTree]]:
-  """Builds `dispatch(states, steps) -> (states, metrics)`: one step, or several in one program."""
+  """Builds `dispatch(states, steps) -> (states, metrics)`: one step, or several in one program.
+
+  The sharpness is measured by a program of its own, so that it changes no bit of the training.
+  """
   one = run.replicas.make_step(run.program.train_step)
   several = run.replicas.make_step(run.program.train_step, scan=True)
+  sharpness, _ = run.replicas.make_step(run.program.sharpness_step)
   arrays = run.data["train"].arrays
 
   def dispatch(states: States, steps: range) -> tuple[States, PyTree]:
@@ -192,6 +196,11 @@ def _make_dispatch(
         batch = place_batch(feed(steps))
       # Without `jit`, as for debugging, each constant of the step is a transfer of its own.
       with jax.transfer_guard("allow" if jax.config.jax_disable_jit else "disallow"):  # type: ignore
+        if run.every.sharpness and steps[-1] % run.every.sharpness == 0:
+          recorder.flush()
+          states, measured = sharpness(states, arrays, batch)
+          log.record(steps[-1], summarize(to_host(measured), "update"))
+          recorder.restart_timing()
         return make(states, arrays, batch)
 
   return dispatch

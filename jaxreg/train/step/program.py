@@ -31,6 +31,8 @@ class Program:
     target: whether the labels are classes or numbers; what predictions are, and how they are measured.
     forward: `(params, batch, *, key) -> (terms, Pass)`: the network and the method's loss of each example.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
+    sharpness_step: takes the arguments of `train_step`, and returns the state as it was and the sharpness
+      along the update.
     predict_fn: `(state, inputs, key) -> predictions`, with the state's `params`, of inputs as in `Examples`;
       predicted numbers are standardised, and `target.original` turns them into the units of the data.
     predict_step: `(state, batch, number) -> predictions`, from `predict_fn`, with keys of the run.
@@ -51,6 +53,7 @@ class Program:
   target: Target
   forward: Forward
   train_step: Callable[..., tuple[TrainState, Metrics]]
+  sharpness_step: Callable[..., tuple[TrainState, Metrics]]
   predict_fn: Callable[..., Array]
   predict_step: Callable[..., Array]
   eval_step: Callable[..., Sums]

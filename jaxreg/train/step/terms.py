@@ -172,10 +172,28 @@ def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
   A unit's mean is over the batch. Where `pmap` or `accumulate` divides the batch, it is over one part.
   """
   del key
+  features, weights = _flat_features(view)
+  return penalties.kl_sparsity(features, target=target, weights=weights).sum()
+
+
+def activity_variance(key: Key, view: View, *, target: float = 1.0) -> Array:
+  """Computes the mean over units of `penalties.activity_variance` of the features."""
+  del key
+  features, weights = _flat_features(view)
+  return penalties.activity_variance(features, target=target, weights=weights).mean()
+
+
+def activity_covariance(key: Key, view: View) -> Array:
+  """Computes the mean over units of `penalties.activity_covariance` of the features."""
+  del key
+  features, weights = _flat_features(view)
+  return penalties.activity_covariance(features, weights=weights).mean()
+
+
+def _flat_features(view: View) -> tuple[Array, Array]:
+  """Returns the features `[batch, units]` and the weights of the examples `[batch]`."""
   features = view.aux.features.reshape(len(view.aux.features), -1)
-  return penalties.kl_sparsity(
-    features, target=target, weights=view.batch["examples"].weights.astype(features.dtype)
-  ).sum()
+  return features, view.batch["examples"].weights.astype(features.dtype)
 
 
 def gradient_penalty(key: Key, view: View) -> Array:
