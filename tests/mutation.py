@@ -159,6 +159,25 @@ _TABLE = {
       "test_evaluations_and_first_step_are_those_seen",
     ),
   ),
+  "models/_vit.py models/test_vit.py": (
+    (
+      'split_rngs={"params": True, "dropout": True}',
+      'split_rngs={"params": True, "dropout": False}',
+      "test_stochastic_depth_draws_for_each_block_and_example_independently",
+    ),
+  ),
+  "flatness/_update.py flatness/test_update.py": (
+    ("2 / step", "1 / step", "test_two_is_the_edge_of_gradient_descent"),
+    (
+      "total / (number - 1)",
+      "total / number",
+      "test_both_estimates_are_unbiased_also_of_batches_of_several_sizes",
+    ),
+  ),
+  "calibration/_detectors.py calibration/test_detectors.py": (
+    ("cut, jnp.sqrt(total)", "cut, total", "test_scores_are_those_of_scikit_learn[mahalanobis]"),
+    ("squares, jnp.inf).max()", "squares, jnp.inf).min()", "test_scores_are_those_of_scikit_learn[knn]"),
+  ),
   "flatness/_covariance.py flatness/test_covariance.py": (
     ("samples) / count", "samples) / (count - 1)", "test_covariance_and_projected_variance"),
     (
@@ -272,14 +291,26 @@ _TABLE = {
   ),
   "penalties/_weights.py penalties/test_weight_penalties.py": (
     ("0.5 * jnp.square", "1.0 * jnp.square", "test_l2_step"),
+  ),
+  "papers/regularization/_priors.py papers/test_priors.py": (
     ("0.5 * (jnp.log(precision", "1.0 * (jnp.log(precision", "test_gaussian_prior_is_the_log_density"),
   ),
   "penalties/_tying.py penalties/test_tying.py": (
-    ("jnp.square(w - start[name])", "jnp.square(w - w)", "test_l2_sp_of_zero_is_l2_and_of_itself_nothing"),
-    ("terms.append(0.5", "terms.append(1.0", "test_l2_sp_of_zero_is_l2_and_of_itself_nothing"),
+    (
+      'w - _like(w, start, name, "reference")',
+      "w - w",
+      "test_l2_sp_of_zero_is_l2_and_of_itself_nothing",
+    ),
+    ("0.5 * squares", "1.0 * squares", "test_l2_sp_of_zero_is_l2_and_of_itself_nothing"),
+    (
+      '_like(w, importance, name, "fisher") * squares',
+      "squares",
+      "test_elastic_weight_consolidation_keeps_what_the_first_task_needs",
+    ),
+    ("grams[0] * grams[1]", "grams[0]", "test_the_product_of_lora_factors_is_numpy_s"),
   ),
   "penalties/_activity.py penalties/test_activity.py": (
-    ("return zero.mean", "return 1 - zero.mean", "test_sparse_parameters_and_sparse_representations"),
+    ("axis_name) - 1", "axis_name) - 0", "test_variance_and_covariance_are_numpy_s"),
   ),
   "constraints/_prox.py constraints/test_prox.py": (
     ("2 * _threshold", "_threshold", "test_is_the_minimiser_on_a_grid"),

@@ -127,7 +127,8 @@ def report(
   known = OF_NUMBERS if model.shown.labels.dtype.kind == "f" else OF_CLASSES
   if sections is not None:
     _check_sections(sections, known)
-  shown = jaxreg.__version__, options, model.shown, model.apart, model.groups, model.inputs, arrays, key
+  given = {**arrays, "features": features_fn is not None}
+  shown = jaxreg.__version__, options, model.shown, model.apart, model.groups, model.inputs, given, key
   head: Table = {
     "title": title,
     "about": f"{len(model.shown.labels)} examples, jaxreg {jaxreg.__version__}, JAX {jax.__version__}",

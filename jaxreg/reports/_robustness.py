@@ -81,8 +81,8 @@ def elsewhere(model: Model) -> Section:
   functions = "calibration.least_confidence, auroc, fpr_at_tpr"
   if model.features_fn is not None:
     sentence += (
-      " Mahalanobis, relative Mahalanobis and neighbours are distances of the features from those of held-out "
-      "examples."
+      " Mahalanobis, relative Mahalanobis and neighbours are distances of the features from those of "
+      "held-out examples."
     )
     functions += ", fit_detector"
   cost = f"{sum(map(len, arrays.values())) - len(usual)} predictions"

@@ -66,7 +66,6 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     **_rows(penalties, "penalty", "group_lasso hoyer orthogonality", MASK),
     "tying": Entry(penalties.tying, "penalty", {"pairs": ()}),
     "l2_sp": Entry(penalties.l2_sp, "penalty", needs=("reference", "fisher", "mask")),
-    "lora_l2": Entry(penalties.lora_l2, "penalty"),
     "learned_dropout": Entry(penalties.learned_dropout, "penalty"),
     **_rows(terms, "term", "fgsm pgd gradient_penalty", LABELS),
     **_rows(terms, "term", "virtual_adversarial", ("divergence",)),

@@ -52,7 +52,7 @@ def test_refusals_of_params_and_masks(name):
     ),
     (penalties.lora_l2, "names must name pairs of factors, lora_a and lora_b, got one: none at all"),
     (functools.partial(penalties.lora_l2, names=("kernel", "scale")), "got one: "),
-    (functools.partial(penalties.lora_l2, names=("kernel", "bias")), "must have factors"),
+    (functools.partial(penalties.lora_l2, names=("kernel", "bias")), "must name factors"),
     (functools.partial(penalties.lora_l2, names=("bias", "bias")), "must be two different names"),
     (functools.partial(penalties.tying, pairs=[]), "pairs must hold"),
     (functools.partial(penalties.tying, pairs=[("kernel", "kernels")]), "no parameter 'kernels'"),

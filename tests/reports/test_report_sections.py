@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn import metrics
+from sklearn import covariance, metrics
 from sklearn.ensemble import RandomForestClassifier
 
 import jaxreg
@@ -107,6 +107,31 @@ def test_detection_is_that_of_scikit_learn(card):
     assert found[f"{name}/auroc"] == pytest.approx(metrics.roc_auc_score(strange, scores), abs=2e-3)
     passed, hits, _ = metrics.roc_curve(1 - strange, -scores, drop_intermediate=False)
     assert found[f"{name}/fpr95"] == pytest.approx(passed[np.argmax(hits >= 0.95)], abs=0.03)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_detectors_of_features_learn_from_what_is_held_out(tmp_path, apart):
+  """The features are the images; the covariances are scikit-learn's."""
+  learned, rows = (IMAGES + 1, LABELS), np.arange(200)
+  options = {"others": {"ones": IMAGES[:50] * 0 + 1}, "sections": ("ood",), "params": WEIGHTS}
+  options["features_fn"] = lambda params, x: x
+  if apart:
+    options["held_out"] = {"inputs": learned[0], "labels": learned[1]}
+  card = jaxreg.report(linear, DATA, out=tmp_path / "card", **options)
+  if not apart:
+    rows, half = np.split(np.random.default_rng(card["seed"]).permutation(200), 2)
+    learned = IMAGES[half], LABELS[half]
+  train, labels = np.asarray(learned[0], np.float64).reshape(len(learned[0]), -1), learned[1]
+  means = np.stack([train[labels == k].mean(0) for k in (0, 1)])
+  fitted = covariance.EmpiricalCovariance(assume_centered=True).fit(train - means[labels])
+  scores = [
+    np.min([fitted.mahalanobis(x.reshape(len(x), -1) - mean) for mean in means], axis=0)
+    for x in (np.asarray(IMAGES[rows], np.float64), np.ones((50, 16)))
+  ]
+  want = metrics.roc_auc_score(np.repeat([0, 1], [len(rows), 50]), np.concatenate(scores))
+  found = numbers(card, "ood")
+  assert found["ones/mahalanobis_auroc"] == pytest.approx(want, abs=5e-3)
+  assert {"ones/relative_mahalanobis_auroc", "ones/knn_auroc", "noise/mahalanobis_auroc"} <= {*found}
 
 
 def test_draws_that_are_sure_and_opposite_disagree_by_the_entropy_of_their_mean(card):
