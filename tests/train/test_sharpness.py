@@ -1,4 +1,4 @@
-"""The sharpness along the steps of a run: by NumPy's way of the same numbers, and without a trace in the run."""
+"""The sharpness along the steps of a run: the numbers of NumPy, and a run that keeps its bits."""
 
 import chex
 import jax
