@@ -22,7 +22,7 @@ EPS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of the range of the inputs
 STEPS = (1, 2, 5, 10, 20)  # of an attack; the last is the attack, the others show its way
 TARGETS, QUERIES = 3, 200  # of the targeted and of the black-box attack
 DRAWS = 30  # of the model's noise
-DETECTORS = {
+DETECTORS: dict[Any, str] = {
   "mahalanobis": "Mahalanobis",
   "relative_mahalanobis": "relative Mahalanobis",
   "knn": "neighbours",
