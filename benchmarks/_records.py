@@ -237,6 +237,7 @@ def _update_sharpness(rows: dict[str, Row]) -> Any:
   left.axhline(2, color=GREY, linestyle="--", linewidth=0.8)
   tidy(left, "critical (line), directional (dots)")
   tidy(right, "gradient noise scale (examples)")
+  left.set_ylim(bottom=3e-3)
   for axis in (left, right):
     axis.set_yscale("log")
     axis.set_xlabel("step")
