@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_batched, check_floating, check_option
 from jaxreg._divergence import kl_terms
 from jaxreg._leaves import absolute, wide
+from jaxreg._sharding import gathered
 from jaxreg.typing import Array
 
 
@@ -160,7 +161,7 @@ def activity_covariance(
   """
   activations = wide(check_batched(activations, "activations"))
   centred, roots, scale = _centred(activations, weights, axis_name)
-  rows = roots * centred
+  rows = gathered(roots * centred)
   covariance = _total(jnp.matmul(rows.T, rows, precision="highest"), axis_name) * scale
   return jnp.square(covariance).sum(axis=0) - jnp.square(jnp.diagonal(covariance))
 
