@@ -74,7 +74,7 @@ def fit_detector(
   Example:
     >>> train, labels = jnp.array([[0.0, 0.0], [2.0, 0.0], [0.0, 8.0], [2.0, 8.0]]), jnp.array([0, 0, 1, 1])
     >>> detector = fit_detector(train, kind="mahalanobis", labels=labels)
-    >>> detector(jnp.array([[1.0, 0.0], [4.0, 8.0]]))  # the variance along the first axis is 1
+    >>> detector(jnp.array([[1.0, 0.0], [4.0, 8.0]])).round(3)  # the variance along the first axis is 1
     Array([0., 9.], dtype=float32)
 
   References:

@@ -65,7 +65,7 @@ def update_sharpness(
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
     >>> curvatures, params = jnp.array([8.0, 1.0]), jnp.array([1.0, 0.0])
     >>> update = -0.2 * curvatures * params  # of gradient descent: 0.2 is below 2 / 8
-    >>> update_sharpness(loss, params, update, curvatures).directional
+    >>> update_sharpness(loss, params, update, curvatures).directional.round(3)
     Array(1.6, dtype=float32)
 
   References:

@@ -124,7 +124,9 @@ def walk(start, steps):
 def draw(kind):
   """Samples `[NUM, size]`."""
   if kind == "trajectory":
-    return walk(1e6 + jnp.arange(20.0), 1e-3 * jax.random.normal(KEY, (NUM, 20)))  # far from 0
+    return walk(
+      1e6 + jnp.arange(20.0), 1e-3 * jax.random.normal(jax.random.clone(KEY), (NUM, 20))
+    )  # far from 0
   args = (nets.loss_fn, nets.make_params(), nets.make_batch())
   return flatness.sample_gradients(*args, key=KEY, num_samples=NUM, first=3, mask="Dense_2/*")
 
@@ -154,7 +156,9 @@ def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.thorough)])
 def test_samples_and_operators_of_other_types(dtype):
   """The walk is in a narrow type, which its steps of 1/4 do not exceed; the sums are in a wider one."""
-  samples = walk(jnp.arange(20, dtype=dtype) / 2, jax.random.rademacher(KEY, (NUM, 20), dtype) / 4)
+  samples = walk(
+    jnp.arange(20, dtype=dtype) / 2, jax.random.rademacher(jax.random.clone(KEY), (NUM, 20), dtype) / 4
+  )
   covariance, hessian = np.cov(np.asarray(samples, np.float64).T, ddof=0), np.diag(np.arange(1.0, 21))
   np.testing.assert_allclose(flatness.projected_variance(samples, np.eye(20)), np.diag(covariance), rtol=1e-4)
   for operator in (jnp.asarray(hessian), jnp.asarray(hessian, jnp.float32), lambda v: hessian @ v):
