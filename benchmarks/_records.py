@@ -17,12 +17,7 @@ Without `columns` and `rows` a table has all of a comparison; `heading` is that 
 key is a column of fixed texts. A title is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that
 alone, with ` less ROW` behind it for the paired difference, and with `, N digits`. `python -m benchmarks
 --render` fills both in, and draws the figures of comparisons in `docs/figures` that `FIGURES` names, and
-those of `others_networks` and `decay`.
-Without `columns` and `rows` a table has all of a comparison. Another key is a column of fixed texts. A title
-is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that alone, with ` less ROW` behind it for the
-paired difference, and with `, N digits`. `python -m benchmarks --render` fills both in, and draws the figures
-of comparisons in `docs/figures` that `FIGURES` names, and those of `others_networks`, `decay` and
-`update_sharpness`.
+those of `others_networks`, `decay` and `update_sharpness`.
 """
 
 import importlib.metadata

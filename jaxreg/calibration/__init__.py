@@ -19,9 +19,8 @@ from jaxreg.calibration._conformal import (
   conformal_sets,
   conformal_threshold,
 )
-from jaxreg.calibration._ece import Bins, ece, ece_bins, smooth_ece
 from jaxreg.calibration._detectors import fit_detector
-from jaxreg.calibration._ece import Bins, adaptive_bins, classwise_bins, ece, ece_bins, mce
+from jaxreg.calibration._ece import Bins, ece, ece_bins, smooth_ece
 from jaxreg.calibration._intervals import conformal_intervals, interval_coverage, interval_scores
 from jaxreg.calibration._proper_scores import brier, merge, nll
 from jaxreg.calibration._scores import auroc, energy, fpr_at_tpr, least_confidence, risk_coverage

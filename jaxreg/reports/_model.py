@@ -219,9 +219,8 @@ def make_model(
   if inputs is not None and len(inputs) != len(labels):
     raise ValueError(f"data['inputs'] must have {len(labels)} examples, as the labels, got {len(inputs)}")
   shown = Predicted(labels, labels)
-  bare = Model(shown=shown, inputs=inputs, predict=predict, params=params, draws=draws, **fields)
   fixed: dict[str, Any] = {"inputs": inputs, "held_out": held_out, "params": params}
-  bare = Model(shown=shown, predict=predict, draws=draws, **fixed, **given)
+  bare = Model(shown=shown, predict=predict, draws=draws, **fixed, **fields)
 
   def predicted(data: Mapping[str, Any], name: str, outputs: Any) -> Predicted:
     truth = _labels(data, name)

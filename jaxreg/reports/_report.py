@@ -87,7 +87,6 @@ def report(
       `predictions`. By default half of `data`.
     train: a batch of the training for `loss_fn`; by default `data`.
     others: out-of-distribution inputs by name, for `ood`.
-    others: inputs from elsewhere by name, for `ood`.
     features_fn: like `predict_fn`, without a key: the features `[n, ...]` of inputs, for the detectors of
       `calibration.fit_detector` in `ood`. They learn from `held_out`, or from the half of `data` that they
       are not measured on.
@@ -127,8 +126,8 @@ def report(
   known = OF_NUMBERS if model.shown.labels.dtype.kind == "f" else OF_CLASSES
   if sections is not None:
     _check_sections(sections, known)
-  given = {**arrays, "features": features_fn is not None}
-  shown = jaxreg.__version__, options, model.shown, model.apart, model.groups, model.inputs, given, key
+  inputs = {**arrays, "features": features_fn is not None}
+  shown = jaxreg.__version__, options, model.shown, model.apart, model.groups, model.inputs, inputs, key
   head: Table = {
     "title": title,
     "about": f"{len(model.shown.labels)} examples, jaxreg {jaxreg.__version__}, JAX {jax.__version__}",

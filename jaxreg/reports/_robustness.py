@@ -70,9 +70,7 @@ def elsewhere(model: Model) -> Section:
     ours, theirs = (np.asarray(doubt(each)) for each in (usual, strange))
     numbers[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
     numbers[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs, model.seed)
-    found[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
-    found[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs, model.seed)
-  found |= _by_features(model, rows, {**sets, **model.others})
+  numbers |= _by_features(model, rows, {**sets, **model.others})
   sentence = (
     "The confidence as a detector; an AUROC of 50 % is guessing. The model should be less sure of an input "
     "that is none of its classes. The second number is the share of these that passes where 95 % of the data "
@@ -86,8 +84,7 @@ def elsewhere(model: Model) -> Section:
     )
     functions += ", fit_detector"
   cost = f"{sum(map(len, arrays.values())) - len(usual)} predictions"
-  return Section(numbers, arrays, sentence, cost, "calibration.least_confidence, auroc, fpr_at_tpr")
-  return Section(found, arrays, sentence, cost, functions)
+  return Section(numbers, arrays, sentence, cost, functions)
 
 
 def _by_features(model: Model, rows: np.ndarray, others: dict[str, np.ndarray]) -> dict[str, Number]:
@@ -104,13 +101,13 @@ def _by_features(model: Model, rows: np.ndarray, others: dict[str, np.ndarray]) 
   features, ours = model.features(learned), model.features(inputs[rows])
   theirs = {name: model.features(other) for name, other in others.items()}
   options: Any = {"labels": labels, "num_neighbors": min(50, max(1, len(labels) // 100))}
-  found = {}
+  numbers = {}
   for kind, title in DETECTORS.items():
     detector = jax.jit(calibration.fit_detector(features, kind=kind, **options))
     scores = np.asarray(detector(ours))
     for name, other in theirs.items():
-      found[f"{name}/{kind}_auroc"] = ranked(f"{name}: AUROC, {title}", scores, np.asarray(detector(other)))
-  return found
+      numbers[f"{name}/{kind}_auroc"] = ranked(f"{name}: AUROC, {title}", scores, np.asarray(detector(other)))
+  return numbers
 
 
 def corruptions(model: Model) -> Section:
