@@ -197,7 +197,8 @@ def _affine(
     change, state = carry
     value, gradient = value_and_grad(change, state=state)
     updates, state = optimizer.update(gradient, state, change, value=value, grad=gradient, value_fn=objective)
-    return optax.apply_updates(change, updates), state
+    moved: Any = optax.apply_updates(change, updates)
+    return moved, state
 
   zero = jnp.zeros(classes, features.dtype)
   start = Affine(zero if kind == "vector" else jnp.zeros_like(own), zero)
