@@ -216,7 +216,13 @@ def jacobian_penalty(key: Key, view: View, *, num_samples: int = 1) -> Array:
 
 
 def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
-  """Computes the loss after one step of `adversarial.pgd` on the network without noise."""
+  """Computes the loss after one step of `adversarial.pgd` on the network without noise.
+
+  Args:
+    key, view: as for every term.
+    eps: the length of the step in the maximum norm.
+    clip: the least and largest value that an input may have.
+  """
   del key
   options: Options = {"eps": eps, "num_steps": 1, "random_start": False, "clip": _bounds(clip)}
   moved = adversarial.pgd(
