@@ -267,18 +267,19 @@ HARD = (
     )
     for q in (0.7, 1.0)
   ),
-  *(
-    Case(
-      "losses.active_passive",
-      LABELLED,
-      lambda a, terms=terms: _active_passive(a, *terms),
-      {"active_weight": terms[0], "passive_weight": terms[1], "normalized": terms[2]},
-      label=label,
-    )
-    for label, terms in {
-      "normalized": (1.0, 4.0, True),
-      "symmetric cross-entropy": (0.1, 4.0, False),
-    }.items()
+  Case(
+    "losses.active_passive",
+    LABELLED,
+    lambda a: _active_passive(a, 1.0, 4.0, True),
+    {"active_weight": 1.0, "passive_weight": 4.0, "normalized": True},
+    label="normalized",
+  ),
+  Case(
+    "losses.active_passive",
+    LABELLED,
+    lambda a: _active_passive(a, 0.1, 4.0, False),
+    {"active_weight": 0.1, "passive_weight": 4.0, "normalized": False},
+    label="symmetric cross-entropy",
   ),
   Case(
     "losses.forward_correction",
