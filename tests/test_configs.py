@@ -161,7 +161,10 @@ def test_a_config_fits_its_data(choice):
   first = next(
     (
       name
-      for name in ("toolbox", "optimizers", "image_folder", "fast", "finetune_", "regression", "flatness")
+      for name in (
+        *("toolbox", "optimizers", "image_folder", "fast", "finetune_", "regression", "flatness"),
+        *("multilabel", "wrong_labels"),
+      )
       if name in choice
     ),
     first,
