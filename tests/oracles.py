@@ -245,6 +245,15 @@ def posterior_others(features, kernel, bias, labels) -> np.ndarray:
   return softmax(logits - logits.max(-1, keepdims=True))
 
 
+def transition_matrix(log_probs, quantile=1.0):
+  """Row j: the predictions for the example at this quantile of the probability of class j."""
+  rows = []
+  for label in range(log_probs.shape[1]):
+    ranked = sorted(range(len(log_probs)), key=lambda n: log_probs[n, label])
+    rows.append(np.exp(log_probs[ranked[round(quantile * (len(log_probs) - 1))]]))
+  return np.stack(rows)
+
+
 def class_weights(counts, scheme="inverse", beta=0.999, limit=np.inf) -> np.ndarray:
   """Weights that fall with the count and whose mean over all examples is 1."""
   counts = f64(counts)

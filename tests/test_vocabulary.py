@@ -75,7 +75,7 @@ def test_weights_are_given_by_name(folder):
 @pytest.mark.parametrize("folder", ["constraints", "penalties"])
 def test_the_default_mask_is_kernels_only(folder):
   defaults = {name: p.default for name, p in parameters(folder) if p.name == "mask"}
-  assert len(defaults) >= 8
+  assert len(defaults) >= 7
   assert {name for name, default in defaults.items() if default is not kernels_only} == set()
 
 
