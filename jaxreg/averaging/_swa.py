@@ -1,5 +1,7 @@
 """Stochastic weight averaging: the mean of the iterates, and its BatchNorm statistics."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterable
 
