@@ -314,7 +314,7 @@ def test_rows_of_a_comparison(theirs):
     (["method.name=theirs:name"], "theirs:name has the name of the field method.name; rename it"),
     (["method.name=theirs:POLY", "method.POLY.loss.epsilom=1"], "did you mean method.POLY.loss.epsilon"),
     (["compare.rows=('theirs:POLI',)"], "compare.rows: method.name: the module theirs has no POLI"),
-    (["method.name=nobody"], "method.name: got 'nobody', allowed are arcface, "),
+    (["method.name=nobody"], "method.name: got 'nobody', allowed are active_passive, "),
     (["method.name=nobody"], "student_t_nll or MODULE:NAME"),
   ],
 )

@@ -81,7 +81,10 @@ def test_the_loss_is_the_mean_over_the_classes(name, mixed_from, most_labels):
 )
 def test_the_table_knows_which_losses_take_soft_labels(name):
   method = REGISTRY["method"][name].function
-  options = {"class_counts": (1.0,) * CLASSES} if name == "logit_adjustment" else {}
+  options = {
+    "logit_adjustment": {"class_counts": (1.0,) * CLASSES},
+    "forward_correction": {"transitions": tuple(np.eye(CLASSES).ravel().tolist())},
+  }.get(name, {})
   classes = 2 if method.predicts == "yes or no" else CLASSES
   head = method.head(num_classes=classes)
 
