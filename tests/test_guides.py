@@ -32,7 +32,7 @@ def test_a_guide_s_commands_can_be_read_and_its_links_exist(guide, monkeypatch):
   monkeypatch.chdir(ROOT)
   text = guide.read_text()
   for command in re.findall(r"^python run\.py *([^#\n]*)", text.replace("\\\n", ""), re.MULTILINE):
-    if OWN not in command:
+    if OWN not in command and not command.startswith("merge"):  # which reads the runs' configuration
       cli.parse(shlex.split(command), ROOT / "configs")
   links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
   assert {link for link in links if link and not (guide.parent / link).exists()} == set()
