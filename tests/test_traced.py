@@ -59,6 +59,7 @@ OTHERS = {
 }
 # Options that are numbers and cannot be traced, and why.
 STATIC = {
+  "losses.transition_matrix quantile": "it chooses a row",
   "losses.bi_tempered t2": "the normaliser is a custom derivative for one t2, and 1 is another formula",
   "losses.bi_tempered_log_probs t2": "as in bi_tempered",
   "losses.sparsemax_log_probs eps": "a floor against -inf, no strength",

@@ -10,7 +10,7 @@ import pytest
 from jaxreg import losses
 
 # Predictions, scores, weights and figures: none is a loss of examples.
-WITHOUT = {"class_weights", "dropmax_diagnostics", "dropmax_heads"}
+WITHOUT = {"class_weights", "dropmax_diagnostics", "dropmax_heads", "transition_matrix"}
 LOGITS, LABELS = np.float32([[2, 0], [np.nan, np.inf], [0, 1]]), np.array([0, -1, 1])
 WHERE = np.array([True, False, True])
 
