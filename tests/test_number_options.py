@@ -15,6 +15,7 @@ import pytest
 import test_contract
 
 from jaxreg import adversarial, constraints, ensembles, noise, optim
+from jaxreg.ensembles._laplace import Laplace
 
 NUMBERS = ("ArrayLike", "float", "int", "ScalarOrSchedule")
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), jnp.float32)
@@ -268,7 +269,7 @@ def fista_step(scale):
   return tx.update(params, tx.init(params), params, value_fn=loss, grad_fn=jax.grad(loss))
 
 
-POSTERIOR = ensembles.Laplace({"w": jnp.ones(3)}, (), jnp.arange(3.0), sampled, (True,), ())
+POSTERIOR = Laplace({"w": jnp.ones(3)}, (), jnp.arange(3.0), sampled, (True,), ())
 STEPS = {"eps": 0.1, "step_size": 0.1, "num_steps": 3}
 # Eager calls with a new closure, as a loop of a user's own makes one in each step.
 EAGER = {
