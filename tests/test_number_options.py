@@ -39,6 +39,7 @@ HELD_OUT = dict.fromkeys(("held_out_low", "held_out_high", "held_out_targets"), 
 # Arguments of functions without a case that names its arguments; a key is added where one is needed.
 CALLS = {
   "losses.class_weights": {"counts": np.array([3, 4]), "beta": 0.9, "limit": 3.0},
+  "losses.transition_matrix": {"log_probs": LOG_PROBS, "quantile": 0.5},
   "losses.semi_supervised": {"supervised": ROW, "unsupervised": ROW, "labels": LABELS - 1, "weight": 0.5},
   "noise.drop_path_rates": {"rate": 0.5, "num_blocks": 3},
   "noise.label_noise": {"labels": LABELS, "num_classes": 3, "rate": 0.5},
@@ -115,6 +116,7 @@ CALLS = {
   },
   "calibration.conformal_threshold": {"scores": LOGITS, "labels": LABELS, "alpha": 0.4},
   "calibration.energy": {"logits": LOGITS},
+  "calibration.fit_detector": {"features": LOGITS, "kind": "knn", "num_neighbors": 2, "quantile": 0.9},
   "calibration.fit_temperature": {"logits": LOGITS, "labels": LABELS},
   "calibration.interval_coverage": INTERVALS,
   "calibration.interval_scores": INTERVALS,

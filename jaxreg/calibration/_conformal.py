@@ -293,6 +293,7 @@ def conformal_sets(
   """
   held_out_scores = check_wide(held_out_scores, "held_out_scores")
   scores, classes = check_wide(scores, "scores"), held_out_scores.shape[-1]
+  check_array(held_out_labels, "held_out_labels")
   if (groups is None) != (held_out_groups is None):
     raise ArgumentError("groups", "must come with held_out_groups")
   cells, number = held_out_groups, num_groups

@@ -88,6 +88,14 @@ def fit_detector(
   features = check_wide(features, "features")
   if features.ndim != 2 or 0 in features.shape:
     raise ArgumentError("features", f"must be [n, size] with at least one example, got {features.shape}")
+  for value, name in ((labels, "labels"), (kernel, "kernel"), (bias, "bias")):
+    if value is not None:
+      check_array(value, name)
+  check_count(num_neighbors, "num_neighbors")
+  for value, name in ((num_classes, "num_classes"), (num_components, "num_components")):
+    if value is not None:
+      check_count(value, name)
+  check_range(quantile, "quantile", low=0, high=1)
   number, size = features.shape
   counts = jnp.ones(number, bool) if where is None else jnp.asarray(check_where(where, (number,)))
   features, counts = gathered(features), gathered(counts)
@@ -95,7 +103,6 @@ def fit_detector(
   features = jax.lax.stop_gradient(jnp.where(counts[:, None], features, 0))
   weights = counts.astype(features.dtype)
   if kind == "knn":
-    check_count(num_neighbors, "num_neighbors")
     if num_neighbors > number:
       raise ArgumentError("num_neighbors", f"must be at most the {number} examples, got {num_neighbors}")
     scores = functools.partial(_neighbor_scores, num_neighbors)
@@ -109,11 +116,9 @@ def fit_detector(
     shape = kernel.shape[1:]
     bias = jnp.zeros(shape, kernel.dtype) if bias is None else check_wide(bias, "bias", shape=shape)
     if kind == "react":
-      check_range(quantile, "quantile", low=0, high=1)
       kept = jnp.where(counts[:, None], features, jnp.nan)
       return jax.tree_util.Partial(_react_scores, jnp.nanquantile(kept, quantile), kernel, bias)
     num_components = size // 2 if num_components is None else num_components
-    check_count(num_components, "num_components")
     if num_components >= size:
       raise ArgumentError("num_components", f"must be below the {size} features, got {num_components}")
     return jax.tree_util.Partial(_vim_scores, *_fit_vim(features, weights, kernel, bias, num_components))
@@ -124,7 +129,6 @@ def fit_detector(
     if isinstance(labels, Tracer):
       raise ArgumentError("num_classes", "must be given for labels that are traced, got None")
     num_classes = int(jnp.max(check_array(labels, "labels"))) + 1
-  check_count(num_classes, "num_classes")
   labels = gathered(check_labels(labels, features, "features", num_classes=num_classes))
   fitted = _fit_mahalanobis(features, weights, labels, num_classes)
   return jax.tree_util.Partial(_relative_scores if kind == "relative_mahalanobis" else _class_scores, *fitted)
