@@ -1,4 +1,4 @@
-"""The same call in plain JAX, Linen, NNX and Equinox: `python examples/any_model.py`."""
+"""The same call in NNX, Linen, Equinox and plain JAX: `python examples/any_model.py`."""
 
 import equinox as eqx
 import jax
@@ -10,10 +10,10 @@ from jaxreg import losses
 
 key, x, labels = jax.random.key(0), jnp.ones((8, 64)), jnp.arange(8)
 models = {
-  "jax": lambda x: x @ jnp.full((64, 30), 0.01),
-  "linen": lambda x: nn.Dense(30).init_with_output(jax.random.key(1), x)[0],
   "nnx": nnx.Linear(64, 30, rngs=nnx.Rngs(1)),
+  "linen": lambda x: nn.Dense(30).init_with_output(jax.random.key(1), x)[0],
   "equinox": jax.vmap(eqx.nn.Linear(64, 30, key=jax.random.key(1))),
+  "jax": lambda x: x @ jnp.full((64, 30), 0.01),
 }
 for name, model in models.items():
   logits, retain_logits, residual_logits = jnp.split(model(x), 3, axis=-1)

@@ -1,21 +1,21 @@
 """
-A report card for an Equinox model
-==================================
+A report card for an NNX model
+==============================
 
 One call measures what reviewers ask of a trained model: calibration, selective prediction, conformal sets,
 corruptions, attacks and flatness. The model may come from any library. Here it is a small convolutional
-network of Equinox on scikit-learn's digits, trained twice, with and without dropout. The page,
-``report.html``, needs no network and can be sent to anybody. It also needs ``pip install equinox``.
+network of Flax NNX on scikit-learn's digits, trained twice, with and without dropout. The page,
+``report.html``, needs no network and can be sent to anybody.
 """
 
 import tempfile
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
+from flax import nnx
 from sklearn.datasets import load_digits
 
 import jaxreg
@@ -24,40 +24,35 @@ from jaxreg import losses, noise, reports
 # %%
 # A network
 # ---------
-#
-# Equinox and PyTorch have the channels first: ``[n, channels, height, width]``.
 
 x, y = load_digits(return_X_y=True)
-x, y = np.float32(x.reshape(-1, 1, 8, 8) / 16), y.astype(np.int32)
+x, y = np.float32(x.reshape(-1, 8, 8, 1) / 16), y.astype(np.int32)
 rows = np.random.default_rng(0).permutation(len(x))
 train, held_out, test = ({"inputs": x[part], "labels": y[part]} for part in np.split(rows, [800, 1200]))
 
 
-class CNN(eqx.Module):
-  convolution: eqx.nn.Conv2d
-  linear: eqx.nn.Linear
+class CNN(nnx.Module):
+  def __init__(self, rngs):
+    self.convolution = nnx.Conv(1, 16, (3, 3), rngs=rngs)
+    self.linear = nnx.Linear(4 * 4 * 16, 10, rngs=rngs)
 
-  def __init__(self, key):
-    first, second = jax.random.split(key)
-    self.convolution = eqx.nn.Conv2d(1, 16, 3, padding=1, key=first)
-    self.linear = eqx.nn.Linear(16 * 4 * 4, 10, key=second)
-
-  def __call__(self, x):
-    x = jax.nn.relu(self.convolution(x))
-    return x.reshape(16, 4, 2, 4, 2).max((2, 4)).ravel()
+  def features(self, x):
+    x = nnx.relu(self.convolution(x))
+    return nnx.max_pool(x, (2, 2), (2, 2)).reshape(len(x), -1)
 
 
-params, static = eqx.partition(CNN(jax.random.key(0)), eqx.is_inexact_array)
+graph, params = nnx.split(CNN(nnx.Rngs(0)))
 
 # %%
 # ``predict`` is all that the card sees: logits of parameters and inputs. Its keyword ``key`` turns noise on.
+# With Linen it calls ``model.apply(params, x)``; with Equinox ``jax.vmap(eqx.combine(params, static))(x)``.
+# Where the channels come first, ``jaxreg.report`` needs ``channel_axis=1``.
 
 
 def make_predict(rate):
   def predict(params, x, *, key=None):
-    model = eqx.combine(params, static)
-    features = noise.dropout(key, jax.vmap(model)(x), rate=rate)
-    return jax.vmap(model.linear)(features)
+    model = nnx.merge(graph, params)
+    return model.linear(noise.dropout(key, model.features(x), rate=rate))
 
   return predict
 
@@ -101,7 +96,6 @@ cards = {
     out=folder / name,
     sections=("errors", "calibration", "adversarial"),
     minutes=0.1,
-    channel_axis=1,
     title=name,
   )
   for name, (predict, trained) in models.items()
