@@ -28,7 +28,6 @@ IN_FOLDERS = {
   ("batch_size", "chunk_size"): ("ensembles", "flatness"),
 }
 EXCEPTIONS = {
-  "train.Program predict_fn": "`(state, x, key) -> log_probs`, the whole prediction and not the model",
   "reports.report predict_fn": "may be an array of predictions, or need no parameters",
   "flatness.power_law_fit where": "says which points count",
   "flatness.broken_power_law_fit where": "says which points count",

@@ -4,7 +4,12 @@ Its parts, from the top down; each imports from those below it::
 
   cli       flags to a checked configuration
   summary   the results of a job in a few lines
+<<<<<<< HEAD
   jobs      train, evaluate, predict, compare, report, check_data, compile, merge
+=======
+  estimator a configuration as an estimator of scikit-learn
+  jobs      train, evaluate, predict, compare, report, check_data, compile
+>>>>>>> f89689ec (Add an estimator of scikit-learn over a configuration)
   finished  a finished run: restore, load, its loss, measures
   assemble  the last part that sees a configuration: from a configuration to pure functions
   run       one run and its work directory: loop, checkpoints, log, results
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
   from jaxreg.train.data.dataset import Dataset as Dataset
   from jaxreg.train.data.dataset import Split as Split
   from jaxreg.train.errors import RunError as RunError
+  from jaxreg.train.estimator import Estimator as Estimator
   from jaxreg.train.finished.load import load as load
   from jaxreg.train.jobs.compare import compare as compare
   from jaxreg.train.jobs.evaluate import evaluate as evaluate
@@ -43,16 +49,15 @@ if TYPE_CHECKING:
   from jaxreg.train.methods.method import Method as Method
   from jaxreg.train.modules.functions import Backbone as Backbone
   from jaxreg.train.run.interrupt import Interrupted as Interrupted
-  from jaxreg.train.step.program import Program as Program
 
 # Where each public name is: it is imported on first use, because help and mistakes need no program.
 _PLACES = {
   "Backbone": "modules.functions",
   "Config": "config.choices",
   "Dataset": "data.dataset",
+  "Estimator": "estimator",
   "Interrupted": "run.interrupt",
   "Method": "methods.method",
-  "Program": "step.program",
   "RunError": "errors",
   "Split": "data.dataset",
   "add_options": "config.choices",

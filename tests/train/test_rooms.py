@@ -10,9 +10,9 @@ TRAINER = runs.ROOT / "jaxreg" / "train"
 ROOMS = (
   *("errors", "keys", "entries", "user_modules", "user_cache", "staged", "user_paths", "sealed_tables"),
   *("modules", "methods", "data", "step", "registry", "devices", "config", "run", "assemble"),
-  *("finished", "jobs", "summary", "cli"),
+  *("finished", "jobs", "estimator", "summary", "cli"),
 )
-SEE_CONFIGS = ("config", "assemble", "finished", "jobs", "summary", "cli")
+SEE_CONFIGS = ("config", "assemble", "finished", "jobs", "estimator", "summary", "cli")
 
 
 def room(file):
