@@ -67,8 +67,8 @@ class Estimator(BaseEstimator):
     Raises:
       ValueError: for an unknown field, or a value of the wrong type.
     """
-    own = {name: params.pop(name) for name in ("config", "workdir") if name in params}
-    super().set_params(**own)
+    for name in {"config", "workdir"} & params.keys():
+      setattr(self, name, params.pop(name))
     if params:
       self.config = _with_fields(self.config, params)
     return self
@@ -87,6 +87,8 @@ class Estimator(BaseEstimator):
       y = np.asarray(y, np.float32 if predicts in NUMBERS else np.int64)
       y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
     weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+    if weights is not None and (weights.shape != y.shape[:1] or not weights.any()):
+      raise ValueError(f"sample_weight must be [{len(y)}] and not all 0, got shape {weights.shape}")
     train_part, held_out = hold_out(Split(X, y, weights), self.config.data.validation_fraction)
     arrays = {"x_train": train_part.inputs, "y_train": train_part.labels}
     arrays |= {f"{axis}_{part}": value for part in ("val", "test") for axis, value in _pair(held_out)}
