@@ -90,7 +90,7 @@ class Estimator(BaseEstimator):
     if weights is not None and (weights.shape != y.shape[:1] or not weights.any()):
       raise ValueError(f"sample_weight must be [{len(y)}] and not all 0, got shape {weights.shape}")
     train_part, held_out = hold_out(Split(X, y, weights), self.config.data.validation_fraction)
-    arrays = {"x_train": train_part.inputs, "y_train": train_part.labels}
+    arrays: dict[str, Any] = {"x_train": train_part.inputs, "y_train": train_part.labels}
     arrays |= {f"{axis}_{part}": value for part in ("val", "test") for axis, value in _pair(held_out)}
     if has_names:
       arrays["class_names"] = self.classes_.astype(str)
@@ -141,7 +141,7 @@ class Estimator(BaseEstimator):
     X = X if X.dtype == np.uint8 else X.astype(np.float64)
     return (X, *rest) if y else X
 
-  def _train(self, arrays: dict[str, np.ndarray], folder: Path) -> None:
+  def _train(self, arrays: dict[str, Any], folder: Path) -> None:
     """Trains on the arrays, in a run below the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     crc = 0
@@ -152,7 +152,9 @@ class Estimator(BaseEstimator):
     config.data.npz.path = str(file.absolute())
     check(config)
     if not file.exists():
-      np.savez(file, **arrays)
+      part = file.with_suffix(".part.npz")  # a killed process leaves no half of the file
+      np.savez(part, **arrays)
+      part.replace(file)
     run = folder / f"run-{short_hash(relevant(flatten(config)))}"
     self.results_ = train(config, run)
     self.predictor_: Predictor = load(run)

@@ -122,9 +122,9 @@ def test_parameters_are_fields():
     make().fit(X, np.zeros(150))
 
 
-# The checks that train at most once or twice. Three others do not fit: batches are drawn, so a weight of 2 is no
-# repetition; float32 sums differ in the last bits with the size of a batch; a fitted estimator is pickled as
-# its folder, which needs `workdir`. The rest take minutes, as each fit compiles.
+# The checks that train at most once or twice. Three others do not fit: batches are drawn, so a weight of 2 does
+# not repeat an example; float32 sums differ in the last bits with the size of a batch; a fitted estimator is
+# pickled as its folder, which needs `workdir`. The rest take minutes, as each fit compiles.
 QUICK = (
   *("check_estimator_cloneable", "check_estimator_tags_renamed", "check_valid_tag_types"),
   *(

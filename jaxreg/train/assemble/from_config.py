@@ -106,8 +106,8 @@ def make_program(
       `(key, x) -> params` and `(params, x, *, key, train) -> features`.
 
   Returns:
-    An object of pure functions: `state = program.init(seed)`, then `state, metrics = program.train_step(state,
-    batch)` under `jax.jit`, and `program.predict_fn(state, inputs, key)`. A batch has `inputs` `[batch, ...]`
+    An object of pure functions: `state = program.init(seed)`, then `state, metrics =
+    program.train_step(state, batch)` under `jax.jit`, and `program.predict_fn(state, inputs, key)`. A batch has `inputs` `[batch, ...]`
     and `labels` `[batch]`, and may have `weights` `[batch]`. Each metric is a pair of a sum and a count.
 
   Raises:
