@@ -44,6 +44,11 @@ def own_table(it):
   assert (it.predicted == it.wine.target_names[it.wine.target]).mean() > 0.9
 
 
+def sklearn_search(it):
+  assert it.search.best_params_ == {"estimator__optimizer.learning_rate": 0.01}
+  assert it.accuracy == (it.search.predict(it.x_test) == it.y_test).mean() > 0.8
+
+
 def convolution(it):
   """Each pixel of Linen's layer is the sum over the padded window."""
   padded = np.pad(np.asarray(it.x, np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))

@@ -28,8 +28,9 @@ X, Y = StandardScaler().fit_transform(X)[ROWS], np.array(["setosa", "versicolor"
 
 
 @pytest.fixture(autouse=True)
-def fast(no_figures):
-  """No figures."""
+def fast(no_figures, monkeypatch):
+  """No figures, and one device, as the checks' batches are small."""
+  runs.on_devices(monkeypatch, 1)
 
 
 def make(fields=None, **options):
@@ -122,8 +123,8 @@ def test_parameters_are_fields():
     make().fit(X, np.zeros(150))
 
 
-# The checks that train at most once or twice. Three others do not fit: batches are drawn, so a weight of 2 does
-# not repeat an example; float32 sums differ in the last bits with the size of a batch; a fitted estimator is
+# The checks that train at most once or twice. Three others do not fit: batches are drawn, so a weight of 2 is
+# not a repeated example; float32 sums differ in the last bits with the size of a batch; a fitted estimator is
 # pickled as its folder, which needs `workdir`. The rest take minutes, as each fit compiles.
 QUICK = (
   *("check_estimator_cloneable", "check_estimator_tags_renamed", "check_valid_tag_types"),
