@@ -126,7 +126,7 @@ def classes():
     ("flatness.Curvature", {"__call__", "like", "trace", "top_eigenpairs", "solve", "fisher"}),
     ("flatness.KroneckerBlock", {"__call__", "like", "matrix", "trace", "solve"}),
     ("train.Dataset", {"splits", "limited", "nbytes", "checked"}),
-    ("train.Estimator", {"fit", "predict", "predict_proba", "score", "set_params"}),
+    ("train.Estimator", {"fit", "predict", "score"}),
     ("models.Transformer", {"__call__", "encode", "decode"}),
     ("typing.LossFn", {"__call__"}),
   ],

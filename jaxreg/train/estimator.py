@@ -36,6 +36,7 @@ class Estimator(BaseEstimator):
   and the results of the run name this part as the test split, too.
 
   The fields of the configuration are parameters with their dotted names, such as `optimizer.learning_rate`.
+  A classifier also has `predict_proba(X)`, the probability of each class, or of a yes for each label.
 
   Args:
     config: from `base_config()`, or from a file in `configs/`; `set_params` changes a copy.
