@@ -85,12 +85,18 @@ def test_numbers_are_predicted_in_their_units():
 @pytest.mark.thorough
 def test_several_labels():
   labels = np.stack([X[:, 0] > 0, X[:, 2] > 0], axis=1)
-  estimator = make({"method.name": "multilabel"}).fit(X[:100], labels[:100])
+  estimator = make({"method.name": "binary"}).fit(X[:100], labels[:100])
   predicted = estimator.predict(X[100:])
   assert predicted.shape == estimator.predict_proba(X[100:]).shape == (50, 2)
   np.testing.assert_array_equal(predicted, estimator.predict_proba(X[100:]) > 0.5)
   assert (predicted == labels[100:]).mean() > 0.8
   assert estimator.score(X[100:], labels[100:]) == (predicted == labels[100:]).all(1).mean()
+
+  # One label has two classes with names.
+  names = np.where(labels[:, 0], "wide", "narrow")
+  one = make({"method.name": "binary"}).fit(X[:100], names[:100])
+  assert (one.predict(X[100:]) == names[100:]).mean() > 0.8
+  assert one.predict_proba(X[100:]).shape == (50, 2)
 
 
 @pytest.mark.thorough

@@ -108,8 +108,8 @@ def make_program(
   Returns:
     An object of pure functions: `state = program.init(seed)`, then `state, metrics =
     program.train_step(state, batch)` under `jax.jit`, and `program.predict_fn(state, inputs, key)`. A batch
-    has `inputs` `[batch, ...]` and `labels` `[batch]`, and may have `weights` `[batch]`. Each metric is a pair
-    of a sum and a count.
+    has `inputs` `[batch, ...]` and `labels` `[batch]`, and may have `weights` `[batch]`. Each metric is a
+    pair of a sum and a count.
 
   Raises:
     RunError: for options from which no step can be built.
