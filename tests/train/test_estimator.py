@@ -143,7 +143,7 @@ QUICK = (
   *(
     "check_estimators_empty_data_messages",
     "check_complex_data",
-    "check_do_not_raise_errors_in_init_or_set_param",
+    "check_do_not_raise_errors_in_init_or_set_params",
   ),
   *("check_estimators_overwrite_params", "check_n_features_in_after_fitting", "check_sample_weights_shape"),
   *("check_dict_unchanged", "check_estimators_nan_inf", "check_requires_y_none", "check_fit2d_1sample"),
