@@ -174,6 +174,7 @@ def test_the_reduced_form_says_that_it_is_reduced(accelerator, monkeypatch, caps
   assert ("reduced: toy sizes" in capsys.readouterr().out) == quick
 
 
+@pytest.mark.thorough
 def test_the_seconds_to_an_accuracy_count_from_the_start(monkeypatch, tmp_path, accelerator):
   cifar10 = importlib.import_module("_accelerator.cifar10")
   assert accelerator

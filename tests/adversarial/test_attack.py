@@ -277,6 +277,7 @@ def test_gradients_that_vanish_stop_pgd_but_not_the_others(norm):
   assert errors["square"] > 0.5
 
 
+@pytest.mark.thorough
 def test_wrong_answers_stay_where_they_are_and_chunks_cover_the_batch():
   x, labels = jnp.asarray(CENTRE, jnp.float32), jnp.asarray(LABELS)
   already = np.asarray(linear(x).argmax(-1) != labels)

@@ -229,6 +229,7 @@ def smooth_ece_oracle(confidence, correct):
   return scipy.optimize.brentq(lambda width: error(width) - width, 1e-4, 1, xtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [0.3, 1.0])
 def test_smooth_ece_is_the_fixed_width_of_its_definition(scale):
   logits, labels = confident(150)

@@ -128,6 +128,7 @@ def test_layers_of_the_same_network_have_the_same_curvature(form):
   np.testing.assert_allclose(*tops, rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_layers_of_a_flat_tree_are_those_of_layer_of():
   params = {"kernel": jnp.asarray(W[0]), "bias": jnp.asarray(B[0])}
   loss = lambda p, x, *, key: (jnp.tanh(x @ p["kernel"] + p["bias"][None]) ** 2).mean()

@@ -266,6 +266,7 @@ def test_in_bfloat16_the_softmax_is_float32():
   assert ":bf16[3,2,6,6] = exp" not in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooling", ["mean", "token"])
 def test_split_over_explicit_axes_it_draws_and_computes_the_same(pooling):
   model, images = tiny(**NOISY, pooling=pooling, layer_scale=0.3), np.repeat(IMAGES, 2, axis=0)[:4]

@@ -132,6 +132,7 @@ def test_adam_has_the_norm_of_steps_with_a_root_mean_square_of_1(x64):
   np.testing.assert_allclose(norm, np.sqrt(SIZE * ETA / (2 * RATE)), rtol=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("blocks", ["leaf", "unit"])
 def test_a_fixed_norm_keeps_the_norm_and_turns_by_the_learning_rate(blocks):
   """In float32, over steps with momentum: rounding does not add up."""

@@ -150,6 +150,7 @@ def test_every_variant_has_a_flag(monkeypatch):
       assert asked.pop() == (setting, Path("runs") / out, ["--config.epochs=1"])
 
 
+@pytest.mark.thorough
 def test_a_training_that_fails_ends_the_command_with_its_status(tmp_path, capfd):
   setting = dataclasses.replace(SETTINGS["fnn_mnist"][""], config="softmax_digits.py")
   with pytest.raises(SystemExit) as ended:

@@ -125,6 +125,7 @@ def test_a_card_continues_after_an_interruption(folders, tmp_path, monkeypatch):
   assert strip(card) == strip(whole)
 
 
+@pytest.mark.thorough
 def test_other_predictions_or_options_start_anew(folders, tmp_path):
   shutil.copytree(folders["1.0 1"], tmp_path / "card")
   before = json.loads((tmp_path / "card" / "report.json").read_text())

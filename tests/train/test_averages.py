@@ -84,6 +84,7 @@ def test_swa_imitates_a_decay_of_the_learning_rate(decay, factor):
     np.testing.assert_allclose(shown[name], taken[0][name] + sum(steps), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_power_ema_predicts_by_the_length_that_is_asked_for():
   """At the end, against the average itself; before, the average of length 0.05."""
   number = 40

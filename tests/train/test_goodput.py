@@ -319,6 +319,7 @@ def test_the_peak_of_a_device(kind, tera):
   assert peak_flops(kind) == 1e12 * tera
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("light_runs")
 def test_the_log_has_the_utilisation_where_the_peak_is_known(finished_run, tmp_path, capsys):
   """A field of the log changes nothing of the run."""

@@ -86,6 +86,7 @@ def test_a_report_takes_a_merge(trained, tmp_path):
   assert (results["sections"], results["missing"]) == (2, {})
 
 
+@pytest.mark.thorough
 def test_networks_of_other_starts_are_not_taken_and_a_worse_mean_is_refused(trained, tmp_path):
   """Each seed of a run is a network. Their mean is worse, so greedy keeps the best and uniform ends."""
   best, other = (trained / name for name in ("start", "seeds"))
@@ -106,6 +107,7 @@ def test_networks_of_other_starts_are_not_taken_and_a_worse_mean_is_refused(trai
   assert not (tmp_path / "uniform").exists()
 
 
+@pytest.mark.thorough
 def test_the_seeds_of_one_run_can_be_merged(trained, tmp_path):
   results, _ = call(trained / "seeds", "--workdir", tmp_path / "out", "--config.checkpoint.best=val/ece")
   assert len(results["merge"]["ingredients"]) == 2
@@ -114,6 +116,7 @@ def test_the_seeds_of_one_run_can_be_merged(trained, tmp_path):
   train.load(tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_other_networks_data_and_methods_are_refused(trained, tmp_path, light_runs):
   """In one line, which names the field; nothing is written."""
   others = {
@@ -160,7 +163,9 @@ def test_other_networks_data_and_methods_are_refused(trained, tmp_path, light_ru
   assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("at", ["saved", "written", "described"])
+@pytest.mark.parametrize(
+  "at", [*(pytest.param(at, marks=pytest.mark.thorough) for at in ("saved", "written")), "described"]
+)
 def test_a_merge_that_is_killed_leaves_no_run(trained, tmp_path, monkeypatch, at):
   """The process ends before the last file; nothing reads the folder, and the same command makes the run."""
 

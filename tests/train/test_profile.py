@@ -23,6 +23,7 @@ def events(workdir, steps):
   return collections.Counter(event.name for event in found), numbers
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("light_runs")
 def test_a_window_has_its_steps_and_phases_and_changes_nothing(finished_run, tmp_path, capsys):
   """The window has the evaluation and the save after step 8."""
