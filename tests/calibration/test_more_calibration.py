@@ -269,6 +269,7 @@ def test_debiased_squares_are_right_on_average():
   np.testing.assert_allclose(debiased.mean(), 0.5**2, rtol=0.01)
 
 
+@pytest.mark.thorough
 def test_a_map_without_penalty_is_scikit_learn_s_logistic_regression():
   logits, labels = confident()
   log_probs = np.log(oracles.softmax(logits))
@@ -284,6 +285,7 @@ def test_a_map_without_penalty_is_scikit_learn_s_logistic_regression():
   np.testing.assert_allclose(np.exp(got), np.exp(want), atol=5e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["vector", "matrix", "dirichlet"])
 def test_maps_minimise_the_printed_objective(kind):
   """Against scipy's minimum of the objective in NumPy, with weights, from another start."""

@@ -78,6 +78,7 @@ def test_kfac_of_a_convolution(corrected):
   np.testing.assert_allclose(block.solve(vector, damping=0.5), solved, rtol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_kfac_of_the_convolution_of_our_networks(dtype):
   rng = np.random.default_rng(0)

@@ -134,6 +134,7 @@ def test_a_conditional_write(bucket):
   assert _bucket.read_stored(file.with_name("other")) is None
 
 
+@pytest.mark.thorough
 def test_a_second_run_is_refused_and_a_crashed_one_loses_its_lease(bucket, monkeypatch):
   monkeypatch.setattr(lock, "LEASE", 3.0)
   monkeypatch.setattr(lock, "RENEWAL", 0.3)

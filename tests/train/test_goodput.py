@@ -211,6 +211,7 @@ def test_a_full_disk_costs_the_times_alone(clock, tmp_path):
   assert times.table()["wall_seconds"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("light_runs")
 def test_a_run_that_was_killed_has_the_results_of_a_whole_one_and_says_what_it_lost(
   finished_run, tmp_path, monkeypatch

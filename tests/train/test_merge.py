@@ -163,9 +163,8 @@ def test_other_networks_data_and_methods_are_refused(trained, tmp_path, light_ru
   assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-  "at", [*(pytest.param(at, marks=pytest.mark.thorough) for at in ("saved", "written")), "described"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("at", ["saved", "written", "described"])
 def test_a_merge_that_is_killed_leaves_no_run(trained, tmp_path, monkeypatch, at):
   """The process ends before the last file; nothing reads the folder, and the same command makes the run."""
 

@@ -340,6 +340,7 @@ def test_a_program_for_a_loop_of_ones_own():
   assert float(sums["loss"][0] / sums["loss"][1]) == pytest.approx(want, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_loss_of_a_loaded_run_is_that_of_its_predictions(tmp_path, light_runs):
   train.train(runs.make_config({**FIELDS, "model.MLP.widths": (4,)}), tmp_path / "run")
   predict = train.load(tmp_path / "run")

@@ -332,6 +332,7 @@ def test_images_of_one_size_in_a_folder(finished_run, tmp_path):
     written(finished_run, tmp_path / "images", tmp_path / "out.csv")
 
 
+@pytest.mark.thorough
 def test_the_arguments(finished_run, trained, tmp_path):
   workdir = trained("kind")[0]
   call = cli.parse(["predict", str(workdir), "b.csv", "--out=c.csv", "--conformal"], runs.ROOT / "configs")
