@@ -8,11 +8,11 @@ tables of `benchmarks/README.md`, `docs/speed.md` and `docs/toolbox.md` are made
 all tables and numbers of the README, docs/ and papers/ with a record in `benchmarks/records` (`_records.py`
 says how a page asks for them), and the figures of comparisons. `--render` does only that. `--quick` takes a
 few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`;
-`--other-python` shows the training step under other versions of Python and JAX. Nine run only if they are
+`--other-python` shows the training step under other versions of Python and JAX. Ten run only if they are
 named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, `pyhessian_readme`,
 `install`, which downloads, `conformance`, which takes no times and has Keras from `--peer-python`,
 `others_networks`, `robust_networks` and `ood_features`, which take no times and read networks from
-`$JAXREG_TEST_DATA`, and `update_sharpness`, which takes no times.
+`$JAXREG_TEST_DATA`, as `uci` reads its data, and `update_sharpness`, which takes no times.
 """
 
 import argparse
@@ -64,6 +64,7 @@ NAMED = (
   "robust_networks",
   "ood_features",
   "update_sharpness",
+  "uci",
 )  # those that run only if they are named
 PEERS = (
   "steps",
@@ -91,7 +92,7 @@ def main() -> int:
     "names",
     nargs="*",
     metavar="NAME",
-    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last nine",
+    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last ten",
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make tables and figures of the pages again")

@@ -19,6 +19,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.config.rows import compared_rows
+from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.registry import REGISTRY
@@ -110,6 +111,9 @@ def describe(config, choice):
   of = data.tfds.name if data.name == "tfds" else choice
   if data.name in ("digits", "diabetes"):
     return load_data(config).describe()
+  if choice.startswith("regression_uci"):
+    sizes = dict(zip(("train", "val", "test"), (364, 91, 51), strict=True))
+    return dataclasses.replace(sources.diabetes().describe(), input_shape=(13,), sizes=sizes)
   if of in PHOTOGRAPHS:
     classes, *sizes = PHOTOGRAPHS[of]
     if subset.num_classes:
