@@ -19,7 +19,7 @@ from jaxreg.train import keys
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
-from jaxreg.train.config.fields import row_of
+from jaxreg.train.config.fields import is_read, row_of
 from jaxreg.train.data.dataset import DataSpec, Standard
 from jaxreg.train.entries import Options, parameters
 from jaxreg.train.errors import RunError, field_error, first_line
@@ -387,8 +387,9 @@ def _field_error(error: Exception, config: Config) -> RunError:
   No function reads the fields of a call, such as `mesh.model`.
   """
   if isinstance(error, ArgumentError):
-    fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == error.argument]
-    fields = [field for field in fields if row_of(field).scope != "call"]
+    flat = flatten(config)
+    fields = [field for field in relevant(flat) if field.split(".")[-1] == error.argument]
+    fields = [field for field in fields if row_of(field).scope != "call" and is_read(field, flat)]
     if len(fields) == 1:
       return RunError(f"{fields[0]}: {error.problem}")
   names = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))

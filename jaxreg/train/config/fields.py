@@ -125,6 +125,10 @@ def by_laplace(flat: Options) -> bool:
   return measured(flat) and "laplace" in flat["evaluate.measures"]
 
 
+def holds_norms(flat: Options) -> bool:
+  return bool(flat["optimizer.weight_decay.rate"]) and flat["optimizer.weight_decay.kind"] == "fixed_norm"
+
+
 def reads_streams(flat: Options) -> bool:
   """Tells whether the data are images that are decoded batch by batch, as `data.stream` says."""
   name = flat["data.name"]
@@ -328,7 +332,9 @@ class WeightDecay(Group, read_when="optimizer.weight_decay.rate"):
     "kernels_only", "Name of the function in jaxreg.paths that selects the parameters that decay."
   )
   blocks: Literal["leaf", "unit"] = field(
-    "leaf", "Weights that share a norm with fixed_norm: those of an array, or those into a unit."
+    "leaf",
+    "Weights that share a norm with fixed_norm: those of an array, or those into a unit.",
+    read_when=holds_norms,
   )
   schedule: DecaySchedule
 
