@@ -313,7 +313,7 @@ def recorded(workdir: Path, folder: Path) -> Found:
           if quantity == "minutes":
             continue
           record.add(f"{title}, {method}", quantity, values, digits)
-    if not (workdir / name).is_dir():
+    if not any((workdir / name).glob("*.json")):
       continue
     published = read(folder / f"{name}.npz", 1).published
     record.add(f"{title}, published", "RMSE", published["mc_rmse"], digits)
