@@ -19,7 +19,7 @@ import numpy as np
 
 from configs.softmax_digits import get_config as softmax_digits
 from jaxreg.train import Config, Dataset, Split, add_options
-from jaxreg.train.errors import unknown
+from jaxreg.train.errors import RunError, unknown
 
 VARIANTS = ("gaussian_nll", "squared_error")
 
@@ -36,11 +36,11 @@ def uci(*, path: str = "uci", name: str = "bostonHousing", split: int = 0, seed:
   file = Path(path) / f"{name}.npz"
   if not file.is_file():
     known = sorted(each.stem for each in Path(path).glob("*.npz"))
-    raise ValueError(f"data.uci: no file {file}; the folder has {', '.join(known) or 'no .npz file'}")
+    raise RunError(f"data.uci: there is no file {file}; the folder has {', '.join(known) or 'no .npz file'}")
   with np.load(file) as arrays:
     data, features, target, test = (arrays[key] for key in ("data", "features", "target", "test"))
   if not 0 <= split < len(test):
-    raise ValueError(f"data.uci.split must be from 0 to {len(test) - 1}, got {split}")
+    raise RunError(f"data.uci.split must be from 0 to {len(test) - 1}, got {split}")
   rows = np.random.default_rng(seed).permutation(np.flatnonzero(test[split] == 0))
   train, val = np.split(rows, [4 * len(rows) // 5])
   mean, std = data[train][:, features].mean(0), data[train][:, features].std(0)

@@ -87,17 +87,6 @@ SHORT_USAGE = """usage: jaxreg [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR
   jaxreg --help              all flags and fields
 """
 ABBREVIATIONS = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay.rate", "bs": "batch_size"}
-FLAGS = (
-  "config",
-  "workdir",
-  "coordinator",
-  "num_processes",
-  "process_id",
-  "distributed",
-  "list",
-  "version",
-  "help",
-)
 HELP = ("--help", "-h", "--helpfull", "-help")
 
 
@@ -145,7 +134,9 @@ def parse(argv: list[str], configs: Path) -> Call:
     left = values(["run.py", *rest])[1:]
   except flags.Error as error:
     name = error.flagname if isinstance(error, flags.UnrecognizedFlagError) else ""
-    raise RunError(" ".join(str(error).split()) + _hint(name, config)) from error
+    raise RunError(
+      " ".join(str(error).split()) + _hint(name, config, [*values, "config", "list", "help", "version"])
+    ) from error
   if left:
     near = difflib.get_close_matches(left[0], ["check-data", *JOB_NAMES, "list", "help"], 1)
     hint = f"; did you mean {near[0]}, as the first word?" if near else "; flags begin with --"
@@ -237,11 +228,11 @@ def _report_fields(arguments: list[str]) -> list[str]:
   return others + ([f"--config.report.against={tuple(against)!r}"] if against else [])
 
 
-def _hint(name: str, config: Config) -> str:
+def _hint(name: str, config: Config, known: list[str]) -> str:
   """Suggests the field or the flag that the name of an unknown flag means."""
   fields = flatten(config)
   ending = [field for field in fields if field.endswith(f".{name}")]
-  near = difflib.get_close_matches(name, FLAGS, 1)
+  near = difflib.get_close_matches(name, known, 1)
   if name in fields:
     meant = f"config.{name}"
   elif name in ABBREVIATIONS:
