@@ -13,15 +13,22 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from jaxreg._sharding import sharding_like
+
 
 def in_program() -> bool:
   """Tells whether operations are recorded for a program, as in `jax.jit`, instead of being run."""
   return isinstance(jnp.zeros(()), Tracer)
 
 
+def _compiles(value: Any) -> bool:
+  """Tells whether a loop from this value is one program: on explicit axes eager derivatives need a mesh."""
+  return in_program() or any(sharding_like(x) is not None for x in jax.tree.leaves(value))
+
+
 def repeat(num_steps: Any, step: Callable[[Any], Any], value: Any) -> Any:
   """Applies `step` to the value `num_steps` times."""
-  if in_program() or isinstance(num_steps, Tracer):
+  if _compiles(value) or isinstance(num_steps, Tracer):
     return jax.lax.fori_loop(0, num_steps, lambda _, value: step(value), value)
   for _ in range(int(num_steps)):
     value = step(value)
@@ -30,7 +37,7 @@ def repeat(num_steps: Any, step: Callable[[Any], Any], value: Any) -> Any:
 
 def while_loop(condition: Callable[[Any], Any], step: Callable[[Any], Any], value: Any) -> Any:
   """Applies `step` while the condition holds."""
-  if in_program() or isinstance(go_on := condition(value), Tracer):
+  if _compiles(value) or isinstance(go_on := condition(value), Tracer):
     return jax.lax.while_loop(condition, step, value)
   while go_on:
     value = step(value)

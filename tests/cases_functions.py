@@ -274,6 +274,7 @@ CASES = (
     "calibration.conformal_sets",
     {"scores": SCORES, "labels": LABELS},
     lambda scores, labels: calibration.conformal_sets(scores, scores, labels, alpha=0.3),
+    output="bool",
   ),
   row(
     "calibration.conformal_intervals",

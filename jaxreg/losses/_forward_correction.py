@@ -101,9 +101,9 @@ def transition_matrix(log_probs: ArrayLike, *, quantile: float = 1.0) -> Array:
 
   Example:
     >>> probs = jnp.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
-    >>> print(transition_matrix(jnp.log(probs)).round(2))
-    [[0.9 0.1]
-     [0.3 0.7]]
+    >>> print((100 * transition_matrix(jnp.log(probs))).round())
+    [[90. 10.]
+     [30. 70.]]
 
   References:
     Patrini et al., `Making Deep Neural Networks Robust to Label Noise: a Loss Correction Approach`, 2017,

@@ -73,10 +73,10 @@ def decay(
     >>> g = {"kernel": jnp.array([1.0, 1.0])}
     >>> for kind in ("decoupled", "cautious", "fixed_norm"):
     ...   tx = decay(optax.sgd(0.1), 0.1, rate=0.5, kind=kind)
-    ...   print(kind, optax.apply_updates(w, tx.update(g, tx.init(w), w)[0])["kernel"].round(3))
-    decoupled [ 1.8 -2. ]
-    cautious [ 1.8 -2.1]
-    fixed_norm [ 1.898 -2.098]
+    ...   print(kind, (100 * optax.apply_updates(w, tx.update(g, tx.init(w), w)[0])["kernel"]).round())
+    decoupled [ 180. -200.]
+    cautious [ 180. -210.]
+    fixed_norm [ 190. -210.]
 
   References:
     Loshchilov and Hutter, `Decoupled Weight Decay Regularization`, 2019, algorithm 2.
