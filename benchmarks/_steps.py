@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jaxreg._host_memory import keep_freed_memory
+from jaxreg._cpu.memory import keep_freed_memory
 
 keep_freed_memory()  # as `run.py` does, before JAX is imported
 
@@ -49,6 +49,7 @@ class Steps:
   """The trainer's step on one batch that is there already; calling it trains.
 
   Attributes:
+    program: what the step was made of.
     step, state, arrays, batch: the compiled function and its arguments.
     size: how many steps one call of the function makes.
     ahead: how many calls the host is ahead of the metrics that it reads.
@@ -72,7 +73,8 @@ class Steps:
     if unlabelled:
       hidden = Split(dataset.train.inputs, np.full(len(dataset.train), -1))
       dataset = dataclasses.replace(dataset, unlabelled=hidden)
-    program, mesh = build(config, dataset.describe()), make_mesh()
+    self.program = program = build(config, dataset.describe())
+    mesh = make_mesh()
     source = make_source(mesh, dataset.training(), resident=True)
     forms = {"vmap": Vmap(mesh), "loop": Loop(mesh, config.parallel, NamedSharding(mesh, PartitionSpec()))}
     forms["auto"] = make_replicas(
@@ -122,15 +124,18 @@ def make_steps(image: tuple[int, ...], batch_size: int, fields: dict[str, Any], 
 def alternate(
   runs: dict[str, Callable[[int], float]], *, rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-  """Times each in turn, `rounds` times, with as many steps as take about `seconds`."""
+  """Times each in turn, `rounds` times, with as many steps as take about `seconds`.
+
+  Every second round has the reverse order, so that none always follows the same other one.
+  """
   numbers = {}
   for name, run in runs.items():
     run(1)
     numbers[name] = max(1, round(seconds / run(1)))
   times: dict[str, list[float]] = {name: [] for name in runs}
-  for _ in range(rounds):
-    for name, run in runs.items():
-      times[name].append(run(numbers[name]))
+  for number in range(rounds):
+    for name in list(runs)[:: -1 if number % 2 else 1]:
+      times[name].append(runs[name](numbers[name]))
   return times
 
 

@@ -1,6 +1,6 @@
 """Our side of the benchmark of training steps, a process of its own; see `_steps_torch.py` for the lines.
 
-With `--xla` convolutions have the programs that XLA chooses, on every CPU; with `--onednn` they are oneDNN's.
+With `--onednn` convolutions are oneDNN's.
 """
 
 import json
@@ -10,13 +10,12 @@ from _clock import now
 from _convolutions import NAME, make_convolutions
 from _steps import make_steps
 
-from jaxreg._onednn import request_onednn
-from jaxreg.models import _convolution
+from jaxreg._cpu.onednn import request_onednn
 
-if "--xla" in sys.argv:
-  _convolution._has_avx2 = lambda: False
 if "--onednn" in sys.argv:
   request_onednn()  # as `run.py` does for `onednn=True`
+
+import jax
 
 # The optimizer of `_steps_torch.py`.
 COMMON = {"method.name": "softmax", "optimizer.name": "sgd", "optimizer.sgd.momentum": 0.9}
@@ -27,6 +26,19 @@ FIELDS = {
     (32, 32, 3),
     128,
     {"model.name": "CifarResNet", "model.CifarResNet.depth": 20, "augment.names": ("pad_crop", "flip")},
+  ),
+  "ViT": (
+    (32, 32, 3),
+    128,
+    {
+      "model.name": "ViT",
+      "model.ViT.patch_size": 4,
+      "model.ViT.width": 128,
+      "model.ViT.depth": 6,
+      "model.ViT.num_heads": 4,
+      "model.ViT.d_ff": 256,
+      "augment.names": ("pad_crop", "flip"),
+    },
   ),
 }
 
@@ -46,7 +58,19 @@ def main() -> None:
 def make(name):
   if name == NAME:
     return make_convolutions()
-  return make_steps(*FIELDS[name][:2], {**COMMON, **FIELDS[name][2]})
+  network, _, forward = name.partition(", ")
+  image, batch_size, fields = FIELDS[network]
+  steps = make_steps(image, batch_size, {**COMMON, **fields})
+  if not forward:
+    return steps
+  predict, state = jax.jit(steps.program.predict_fn), steps.program.init(0)
+  inputs = jax.random.uniform(jax.random.key(0), (batch_size, *image))
+
+  def run(number):
+    for _ in range(number):
+      jax.block_until_ready(predict(state, inputs, jax.random.key(1)))
+
+  return run
 
 
 if __name__ == "__main__":

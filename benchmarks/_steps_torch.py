@@ -1,10 +1,12 @@
 """The PyTorch side of the benchmark of training steps, a process of its own that does what lines ask for.
 
 A line is `{"task": network, "options": {"number": steps}}`, the answer `{"seconds": s, "notes": {}}`. A step
-is what the trainer's is: a batch of bytes from memory, scaled, for ResNet-20 cropped and flipped image by
-image; SGD with momentum; loss and accuracy read. Images are channels-last.
+is what the trainer's is: a batch of bytes from memory, scaled, for ResNet-20 and the ViT cropped and flipped
+image by image; SGD with momentum; loss and accuracy read. Images are channels-last. With `--compile MODE` the
+network is compiled. The task `NETWORK, forward` is the prediction of a batch that is there.
 """
 
+import argparse
 import json
 import sys
 
@@ -51,6 +53,37 @@ def lenet():
   return nn.Sequential(*convolutions, *hidden, nn.Linear(500, 10))
 
 
+class Attention(nn.Module):
+  """Attention and an MLP, each a branch after a LayerNorm."""
+
+  def __init__(self, width, heads, hidden):
+    super().__init__()
+    self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+    self.joint, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+    self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU("tanh"), nn.Linear(hidden, width))
+    self.heads = heads
+
+  def forward(self, x):
+    batch, tokens, width = x.shape
+    split = self.joint(self.norms[0](x)).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+    y = F.scaled_dot_product_attention(*split).transpose(1, 2).reshape(batch, tokens, width)
+    x = x + self.out(y)
+    return x + self.mlp(self.norms[1](x))
+
+
+class ViT(nn.Module):
+  def __init__(self, width=128, depth=6, heads=4, hidden=256, patch=4, tokens=64):
+    super().__init__()
+    self.patches = nn.Conv2d(3, width, patch, patch)
+    self.register_buffer("positions", torch.randn(tokens, width))  # fixed, as sines and cosines are
+    self.blocks = nn.Sequential(*(Attention(width, heads, hidden) for _ in range(depth)))
+    self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+  def forward(self, x):
+    x = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+    return self.head(self.norm(self.blocks(x)).mean(1))
+
+
 def augmented(x):
   """Zero padding by 4, a crop of the old size and a flip, drawn for each image."""
   rows, side = torch.arange(len(x))[:, None, None], torch.arange(x.shape[-1])
@@ -63,8 +96,10 @@ def augmented(x):
 class Side:
   """A network with its optimizer and its images in memory."""
 
-  def __init__(self, make, image, batch_size, augment):
+  def __init__(self, mode, make, image, batch_size, augment):
     self.model = make().to(memory_format=torch.channels_last)
+    if mode:
+      self.model = torch.compile(self.model, mode=mode)
     self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
     self.images = torch.randint(0, 256, (EXAMPLES, *image), dtype=torch.uint8)
     self.labels = torch.randint(0, 10, (EXAMPLES,))
@@ -80,6 +115,20 @@ class Side:
     loss.backward()
     self.optimizer.step()
     return loss.item(), (logits.argmax(1) == labels).float().mean().item()
+
+
+class Forward(Side):
+  """The network's prediction of one batch."""
+
+  def __init__(self, *arguments):
+    super().__init__(*arguments)
+    self.model.eval()
+    x = self.images[: self.batch_size].float() / 255
+    self.x = x.contiguous(memory_format=torch.channels_last)
+
+  def step(self):
+    with torch.inference_mode():
+      self.model(self.x).log_softmax(1)
 
 
 class Convolutions:
@@ -100,22 +149,31 @@ class Convolutions:
 
 
 SIDES = {
-  NAME: Convolutions,
-  "MLP": lambda: Side(mlp, (1, 28, 28), 128, False),
-  "LeNet": lambda: Side(lenet, (1, 28, 28), 50, False),
-  "ResNet-20": lambda: Side(resnet20, (3, 32, 32), 128, True),
+  "MLP": (mlp, (1, 28, 28), 128, False),
+  "LeNet": (lenet, (1, 28, 28), 50, False),
+  "ResNet-20": (resnet20, (3, 32, 32), 128, True),
+  "ViT": (ViT, (3, 32, 32), 128, True),
 }
 
 
+def make(task, mode):
+  if task == NAME:
+    return Convolutions()
+  network, _, forward = task.partition(", ")
+  return (Forward if forward else Side)(mode, *SIDES[network])
+
+
 def main():
-  sides = {}
+  parser = argparse.ArgumentParser()
+  parser.add_argument("--compile", metavar="MODE")
+  mode, sides = parser.parse_args().compile, {}
   for line in sys.stdin:
     task = json.loads(line)
-    side = sides.setdefault(task["task"], None) or SIDES[task["task"]]()
-    sides[task["task"]] = side
     start = now()
+    if task["task"] not in sides:
+      sides[task["task"]] = make(task["task"], mode)
     for _ in range(task["options"]["number"]):
-      side.step()
+      sides[task["task"]].step()
     print(json.dumps({"seconds": now() - start, "notes": {}}), flush=True)
 
 

@@ -26,7 +26,7 @@ from others_networks import read
 from PIL import Image, JpegImagePlugin
 
 from jaxreg import calibration, losses
-from jaxreg._onednn import request_onednn
+from jaxreg._cpu.onednn import request_onednn
 from jaxreg.train.user_cache import keep_compiled_programs
 
 CHOSEN = ("aka_resnet20-12fca82f", "dis_WRN28_1_cifar10")

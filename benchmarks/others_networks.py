@@ -28,7 +28,7 @@ from _report import Report, flags
 
 import jaxreg
 from jaxreg import adversarial, flatness
-from jaxreg._onednn import request_onednn
+from jaxreg._cpu.onednn import request_onednn
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.sources import idx, tfds
 from jaxreg.train.user_cache import keep_compiled_programs

@@ -1,116 +1,103 @@
-"""Training steps on a CPU beside PyTorch's, and with a device of JAX for each core.
+"""Training steps and forward passes on a CPU beside PyTorch's, eager and compiled.
 
-    python benchmarks/steps.py [--rounds 11] [--networks MLP,LeNet,ResNet-20] [--peer-python PYTHON]
-      [--other-python PYTHON] [--no-load]
+    python benchmarks/steps.py [--runs 3] [--pause 1800] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
+      [--peer-python PYTHON]
 
-The trainer's whole step with metrics and augmentation; SGD with momentum, batch 128 (LeNet 50). The
-convolutions of ResNet-20 alone, with their gradients, are a floor of its step. Every contestant is a process
-of its own, and they run in turn. One contestant has oneDNN's convolutions, where JAX has them, and one leaves
-their choice to XLA.
-The last table has the steps beside a process on each core that is always busy.
-`--peer-python` is a Python with PyTorch. One device for each core is `JAX_NUM_CPU_DEVICES`. Our side keeps
-freed memory, as `run.py` does; one contestant leaves that to glibc.
+The trainer's whole step with metrics and augmentation; SGD with momentum, batch 128 (LeNet 50). The forward
+pass is that of an evaluation. The convolutions of ResNet-20 alone, with their gradients, are a floor of its
+step. Every contestant is a process of its own. They run in turn, and every second round in the reverse order.
+A ratio is the median over the rounds of a run. Runs are `--pause` seconds apart, because neighbours on the
+machine change within minutes; a cell has the median, the least and the greatest of the runs.
+
+`--peer-python` is a Python with PyTorch, whose compiler needs a C++ compiler. Our side keeps freed memory, as
+`run.py` does; one contestant leaves that to glibc.
 """
 
-import os
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+import time
 
 from _convolutions import NAME
 from _peer import Peer
-from _report import Report, by_instructions, flags, milliseconds, ratios, spread
+from _report import Report, by_instructions, flags, ratios, spread
 from _steps import alternate
 
-from jaxreg._onednn import has_onednn
+from jaxreg._cpu.onednn import has_onednn
 
-ONEDNN = "jaxreg, onednn=True"
 UNCHANGED = {"MALLOC_ARENA_TEST": "8"}  # glibc's own default; a setting of the environment stays
 
 
 def main() -> None:
-  parser = flags(__doc__, rounds=11)
-  parser.add_argument("--networks", default=f"MLP,LeNet,ResNet-20,{NAME}")
+  parser = flags(__doc__, rounds=7)
+  parser.add_argument("--networks", default=f"MLP,LeNet,ResNet-20,ViT,{NAME}")
+  parser.add_argument("--runs", type=int, default=3)
+  parser.add_argument("--pause", type=float, default=1800, help="seconds between runs")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
-  parser.add_argument("--other-python", help="a second Python with what jaxreg needs: one more contestant")
-  parser.add_argument("--no-load", action="store_true", help="leave out the steps beside busy processes")
   options = parser.parse_args()
-  rounds, seconds = (2, 0.1) if options.quick else (options.rounds, 0.5)
+  rounds, seconds, number = (2, 0.1, 1) if options.quick else (options.rounds, 0.5, options.runs)
+  tasks = [
+    task
+    for network in options.networks.split(",")
+    for task in ([network] if network == NAME else [network, f"{network}, forward"])
+  ]
+  runs = []
+  for run in range(number):
+    if run:
+      print(f"\npause of {options.pause:.0f} s", flush=True)
+      time.sleep(options.pause)
+    print(f"\nrun {run + 1} of {number}", flush=True)
+    runs.append(one_run(tasks, options.peer_python, rounds, seconds))
+
   report = Report(options.json)
-  cores = len(os.sched_getaffinity(0))
-  spread_out = {"JAX_NUM_CPU_DEVICES": str(cores)}
-  ours = lambda more, python=sys.executable, *flags: Peer(
-    python, "_steps_jax.py", *flags, environment={"JAX_NUM_CPU_DEVICES": "1", **more}
-  )
-  theirs = lambda more: Peer(options.peer_python, "_steps_torch.py", environment=more)
-  peers = {}
-  if subprocess.run([options.peer_python, "-c", "import torch"], capture_output=True).returncode == 0:
-    peers = {"PyTorch": theirs({})}
-  else:
-    print(f"{options.peer_python} has no PyTorch: left out; --peer-python names another Python")
-  if has_onednn():
-    peers[ONEDNN] = ours({}, sys.executable, "--onednn")
-  peers |= {
-    "jaxreg": ours({}),
-    "jaxreg, glibc's memory": ours(UNCHANGED),
-    f"jaxreg, {cores} devices": ours(spread_out),
-  }
-  peers["jaxreg, XLA's convolutions"] = ours({}, sys.executable, "--xla")
-  if options.other_python:
-    other = f"jaxreg, {versions(options.other_python)}"
-    peers[other] = ours({}, options.other_python)
-    peers[f"{other}, XLA's convolutions"] = ours({}, options.other_python, "--xla")
-  first = next(iter(peers))
-  report.table(by_instructions("steps"), "network", "contestant", "ms a step", f"time of {first}'s")
-  for network in options.networks.split(","):
-    # The floor is of one device, and keeps nothing from call to call.
-    left_out = ("devices", "memory") if network == NAME else ()
-    runs = {name: peer.stepper(network) for name, peer in peers.items() if not name.endswith(left_out)}
-    times = alternate(runs, rounds=rounds, seconds=seconds)
-    for name, values in times.items():
-      cells = spread(milliseconds(values), ".1f"), spread(ratios(values, times[first]))
-      report.row(network, name, *cells, numbers=values)
-  if not options.no_load:
-    under_load(report, options.networks.split(","), peers, cores, rounds, seconds)
-  for peer in peers.values():
-    peer.close()
+  # The compiler of PyTorch keeps its programs on the disk, so the first run has the time to compile.
+  report.table(by_instructions("steps"), "network", "contestant", "ms", "time of PyTorch's", "first call, s")
+  for task in tasks:
+    for name in runs[0][task]:
+      times = [statistics.median(run[task][name]["times"]) for run in runs]
+      shares = [
+        statistics.median(ratios(run[task][name]["times"], next(iter(run[task].values()))["times"]))
+        for run in runs
+      ]
+      cells = spread([1000 * value for value in times], ".1f"), spread(shares)
+      report.row(task, name, *cells, f"{runs[0][task][name]['first']:.1f}", numbers=[times, shares])
   report.close()
 
 
-def under_load(
-  report: Report, networks: list[str], peers: dict[str, Peer], cores: int, rounds: int, seconds: float
-) -> None:
-  """The steps of PyTorch and of jaxreg beside a process on each core that is always busy."""
-
-  def beside(run: Callable[[int], float]) -> Callable[[int], float]:
-    def busy(number: int) -> float:
-      others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
-      try:
-        return run(number)
-      finally:
-        for other in others:
-          other.kill()
-          other.wait()
-
-    return busy
-
-  table = by_instructions("steps_load")
-  report.table(table, "network", "contestant", "ms a step", "beside busy processes", "times its quiet step")
-  for network in networks:
-    if network != NAME:
-      names = [name for name in ("PyTorch", ONEDNN, "jaxreg") if name in peers]
-      runs = {name: peers[name].stepper(network) for name in names}
-      busy = {f"{name}, busy": beside(run) for name, run in runs.items()}
-      times = alternate({**runs, **busy}, rounds=rounds, seconds=seconds)
-      for name in runs:
-        quiet, loaded = times[name], times[f"{name}, busy"]
-        cells = (spread(milliseconds(values), ".1f") for values in (quiet, loaded))
-        report.row(network, name, *cells, spread(ratios(loaded, quiet)), numbers=[quiet, loaded])
+def one_run(tasks: list[str], python: str, rounds: int, seconds: float) -> dict[str, dict[str, dict]]:
+  """Times each contestant at each task: the seconds of its first call, and of a step in each round."""
+  peers = contestants(python)
+  found: dict[str, dict[str, dict]] = {}
+  for task in tasks:
+    # A floor needs no second form of either side, and memory matters to training alone.
+    left_out = ("memory", "default", "max-autotune") if task == NAME else ("memory",) if "," in task else ()
+    steppers = {name: peer.stepper(task) for name, peer in peers.items() if not name.endswith(left_out)}
+    first = {name: run(1) for name, run in steppers.items()}
+    times = alternate(steppers, rounds=rounds, seconds=seconds)
+    found[task] = {name: {"first": first[name], "times": times[name]} for name in steppers}
+    for name, values in times.items():
+      share = statistics.median(ratios(values, next(iter(times.values()))))
+      print(f"  {task}, {name}: {1000 * statistics.median(values):.1f} ms, {share:.2f}", flush=True)
+  for peer in peers.values():
+    peer.close()
+  return found
 
 
-def versions(python: str) -> str:
-  program = "import platform, jax; print(f'Python {platform.python_version()}, jax {jax.__version__}')"
-  return subprocess.run([python, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+def contestants(python: str) -> dict[str, Peer]:
+  """The processes; those of PyTorch come first, where a Python has it."""
+  peers = {}
+  if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
+    peers["PyTorch"] = Peer(python, "_steps_torch.py")
+    for mode in ("default", "max-autotune"):
+      peers[f"PyTorch, {mode}"] = Peer(python, "_steps_torch.py", "--compile", mode)
+  else:
+    print(f"{python} has no PyTorch: left out; --peer-python names another Python")
+  one = {"JAX_NUM_CPU_DEVICES": "1"}
+  if has_onednn():
+    peers["jaxreg, onednn=True"] = Peer(sys.executable, "_steps_jax.py", "--onednn", environment=one)
+  peers["jaxreg"] = Peer(sys.executable, "_steps_jax.py", environment=one)
+  peers["jaxreg, glibc's memory"] = Peer(sys.executable, "_steps_jax.py", environment=one | UNCHANGED)
+  return peers
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import jax
 from matplotlib.figure import Figure
 
 from jaxreg import train
-from jaxreg._onednn import request_onednn
+from jaxreg._cpu.onednn import request_onednn
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import make_run, replicas_of

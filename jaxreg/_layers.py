@@ -33,7 +33,6 @@ _CALLS = (
   "custom_vjp_call",
 )
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_CONVOLUTIONS = ("conv_general_dilated", "canonical_convolution")  # the second is in `models.convolution`
 _SAME_LAYOUT = ("convert_element_type", "copy", "copy_p", "mesh_cast", "reshard", "sharding_constraint")
 _LAYOUTS = (*_SAME_LAYOUT, "transpose", "reshape", "squeeze", "broadcast_in_dim")
 
@@ -349,7 +348,7 @@ def _run(traced: Any, args: Any, held: dict[Any, Held], visits: Any) -> tuple[li
       outputs = [x for x in here.values() if x.is_output]
       if name in _LAYOUTS and list(here) == [0]:
         after = [here[0]._replace(steps=(*here[0].steps, (name, eqn.params)))]
-      elif name in ("dot_general", *_CONVOLUTIONS) and len(leaves) == 1:
+      elif name in ("dot_general", "conv_general_dilated") and len(leaves) == 1:
         ((place, leaf),) = leaves.items()
         results[0], after[0] = visits.layer(leaf, place, eqn, operands, results[0])
       elif name == "add" and len(leaves) == len(outputs) == 1:
@@ -385,11 +384,6 @@ def _view(eqn: Any, place: int, operands: list[Array]) -> View | str:
     )
   if place != 1:
     return "is the input of a convolution"
-  spatial = tuple(range(2, kernel.ndim))
-  sides = tuple(range(kernel.ndim - 2))
-  straight = (0, *(axis - 1 for axis in spatial), kernel.ndim - 1)
-  if eqn.primitive.name == "canonical_convolution":
-    return View(straight, (*sides, kernel.ndim - 2, kernel.ndim - 1), straight, kernel.shape[-1:])
   if eqn.params["feature_group_count"] != 1 or eqn.params["batch_group_count"] != 1:
     return "is the kernel of a convolution in groups"
   numbers = eqn.params["dimension_numbers"]
@@ -406,15 +400,8 @@ def _inputs(eqn: Any, x: Array, kernel: Array, view: View) -> Array:
   # Slices of the padded images, which take a fraction of the time of `conv_general_dilated_patches`.
   sides, params = [kernel.shape[axis] for axis in view.kernel[:-2]], eqn.params
   names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
-  # A common factor of all four only spreads the images out, as in `models.convolution`; divide by it.
-  factors = [math.gcd(stride, *pair, *rest) for stride, pair, *rest in zip(*(params[name] for name in names))]
-  strides, lhs_dilation, rhs_dilation = (
-    [number // factor for number, factor in zip(params[name], factors)] for name in (names[0], *names[2:])
-  )
-  padding = [
-    (low // factor, high // factor, dilation - 1)
-    for (low, high), factor, dilation in zip(params["padding"], factors, lhs_dilation)
-  ]
+  strides, padding, lhs_dilation, rhs_dilation = (params[name] for name in names)
+  padding = [(low, high, dilation - 1) for (low, high), dilation in zip(padding, lhs_dilation)]
   padded = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
   spans = [(side - 1) * dilation + 1 for side, dilation in zip(sides, rhs_dilation)]
   outputs = [

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxreg._cpu.memory import keep_freed_memory
+from jaxreg._cpu.onednn import request_onednn
 from jaxreg._extras import needs
-from jaxreg._host_memory import keep_freed_memory
-from jaxreg._onednn import request_onednn
 from jaxreg.train.errors import RunError, first_line, printable, program
 
 # The function of each job, `(config, workdir) -> results`; it is imported when its job runs.

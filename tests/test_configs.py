@@ -254,7 +254,9 @@ def shared_toolbox():
   groups = {}
   for name, fields in TOOLBOX.items():
     # Fields of another network, or of data that the batch of this test has not; means without BatchNorm.
-    if name not in ("power_ema", "swa", "swag") and not re.search(r"model\.|data\.|teacher\.|layers|pairs", str(fields)):
+    if name not in ("power_ema", "swa", "swag") and not re.search(
+      r"model\.|data\.|teacher\.|layers|pairs", str(fields)
+    ):
       names = next((field for field in fields if field.endswith(".names")), "")
       group = groups.setdefault(names or name, {})
       found = (*group.get(names, ()), *fields.get(names, ()))

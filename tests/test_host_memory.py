@@ -13,7 +13,7 @@ pytestmark = pytest.mark.thorough
 # hold the next one, and the heap grows; so the quietest of the last steps counts.
 PROGRAM = """
 import resource, sys
-from jaxreg._host_memory import keep_freed_memory
+from jaxreg._cpu.memory import keep_freed_memory
 kept = keep_freed_memory() if sys.argv[1] == "keep" else False
 import jax, jax.numpy as jnp
 step, x, faults = jax.jit(lambda x: x + 1), jnp.ones(12 * 2**20), []

@@ -1,21 +1,23 @@
-"""A convolution that is fast on every CPU, with its derivatives."""
+"""A convolution that is fast on a CPU, also in loops, with its derivatives of every order."""
 
 import functools
-import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jaxreg._cpu.onednn import uses_onednn
 from jaxreg._errors import ArgumentError
-from jaxreg._onednn import uses_onednn
 from jaxreg._sharding import varying_like
-from jaxreg.models._canonical_convolution import NUMBERS, canonical_convolution
 from jaxreg.typing import Array
+
+# Images [batch, height, width, channels] and kernels [height, width, channels, features].
+_NUMBERS = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 
 
 def convolution(
@@ -34,21 +36,17 @@ def convolution(
 
   A layer takes it in place of JAX's function. On an accelerator it is JAX's function. On a CPU:
 
+  - XLA has fast programs for one order of axes, and the derivatives of JAX's function have others. XLA mends
+    that outside loops only: in `scan`, `map` and `while_loop` gradients take 20 times as long, and with
+    oneDNN 100 times. Here they are convolutions with the axes in that order.
   - XLA recomputes cheap operations for everything that reads them. The gradient of a kernel would so
     compute all residual blocks before it again. XLA computes a division once, so the input is divided by a
     one that XLA cannot see through.
-  - XLA gives float32 convolutions over two axes to YNNPACK. On most CPUs with AVX2, that takes longer for
-    the gradient of a kernel than Eigen, and one thread for everything in JAX 0.10. YNNPACK takes no
-    dilated input. So a factor of 2 is put into both dilations, the stride and the padding of the first axis:
-    the sums stay the same, and Eigen computes them.
-  - On the same CPUs, the gradient of the images of a strided or unpadded convolution leaves out zeros.
-  - If `XLA_FLAGS` asks for oneDNN, which JAX 0.12 has, only the gradient of a kernel has a form of its own.
-  - XLA has fast programs for one order of axes, and the derivatives of JAX's function have others. XLA mends
-    that outside loops only: in `scan`, `map` and `while_loop` gradients take 20 times as long. Here they are
-    convolutions with the axes in that order.
+  - If `XLA_FLAGS` asks for oneDNN, which JAX 0.12 has, the gradient of a kernel has the form that oneDNN
+    computes fastest.
 
   The value and both derivatives are convolutions. So derivatives of every order, `vmap` and sharded batches
-  work, and each of the three has the form that is fastest for it.
+  work.
 
   Args:
     lhs: images, `[batch, height, width, channels]` or as `dimension_numbers` says, floating.
@@ -74,13 +72,14 @@ def convolution(
           "padding",
           f"must not add at one end of an axis and cut at the other, got {(low, high)}; cut with a slice",
         )
-  convolve = functools.partial(lax.conv_general_dilated, dimension_numbers=dimension_numbers, **options)
   plain = functools.partial(
-    convolve,
+    lax.conv_general_dilated,
     window_strides=window_strides,
     padding=padding,
     lhs_dilation=lhs_dilation,
     rhs_dilation=rhs_dilation,
+    dimension_numbers=dimension_numbers,
+    **options,
   )
   if jax.default_backend() != "cpu":
     return plain(lhs, rhs)
@@ -89,10 +88,9 @@ def convolution(
   lhs = lhs / jnp.exp(jnp.fmin(jnp.abs(first), 0)).astype(lhs.dtype)
   grouped = any(options.get(name, 1) != 1 for name in ("feature_group_count", "batch_group_count"))
   special = grouped or options.get("out_sharding") is not None
-  float32, float64 = (lhs.dtype == rhs.dtype == out.dtype == dtype for dtype in (jnp.float32, jnp.float64))
-  # Elsewhere float32 in this order would be YNNPACK's, which was measured on CPUs with AVX2 alone.
+  wide = any(lhs.dtype == rhs.dtype == out.dtype == dtype for dtype in (jnp.float32, jnp.float64))
   symbolic = not all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape))  # in `jax.export`
-  if lhs.ndim != 4 or special or symbolic or not (float64 or (float32 and _has_avx2())):
+  if lhs.ndim != 4 or special or symbolic or not wide:
     return plain(lhs, rhs)
   lhs, rhs = varying_like(lhs, rhs), varying_like(rhs, lhs)
 
@@ -101,86 +99,186 @@ def convolution(
   def ordered(spec, canonical):
     return [spec[canonical.index(axis)] for axis in range(4)]
 
-  lhs = lax.transpose(lhs, ordered(axes.lhs_spec, NUMBERS.lhs_spec))
-  rhs = lax.transpose(rhs, ordered(axes.rhs_spec, NUMBERS.rhs_spec))
-  to_out = ordered(axes.out_spec, NUMBERS.out_spec)
-  batch, *images, channels = lhs.shape
-  kernel, features = rhs.shape[:2], rhs.shape[-1]
-  results = [out.shape[axis] for axis in to_out[1:3]]
-  strides = tuple(window_strides)
-  of_lhs, of_rhs = tuple(lhs_dilation or (1, 1)), tuple(rhs_dilation or (1, 1))
+  lhs = lax.transpose(lhs, ordered(axes.lhs_spec, _NUMBERS.lhs_spec))
+  rhs = lax.transpose(rhs, ordered(axes.rhs_spec, _NUMBERS.rhs_spec))
+  to_out = ordered(axes.out_spec, _NUMBERS.out_spec)
+  strides, of_lhs, of_rhs = (
+    tuple(window_strides),
+    tuple(lhs_dilation or (1, 1)),
+    tuple(rhs_dilation or (1, 1)),
+  )
   if isinstance(padding, str):
-    window = [(size - 1) * factor + 1 for size, factor in zip(kernel, of_rhs)]
-    padding = lax.padtype_to_pads(images, window, strides, padding)
-  (low, high), *rest = padding
+    window = [(size - 1) * factor + 1 for size, factor in zip(rhs.shape[:2], of_rhs)]
+    padding = lax.padtype_to_pads(lhs.shape[1:3], window, strides, padding)
+  out = _convolve(lhs, rhs, strides, padding, of_lhs, of_rhs, precision=options.get("precision"))
+  return lax.transpose(out, [to_out.index(axis) for axis in range(4)])
 
-  def twice(values):
-    return (2 * values[0], values[1])
 
-  convolve = functools.partial(canonical_convolution, precision=options.get("precision"))
-  plain = functools.partial(
-    convolve, window_strides=strides, padding=padding, lhs_dilation=of_lhs, rhs_dilation=of_rhs
+def _convolve(
+  lhs: Array,
+  rhs: Array,
+  window_strides: tuple[int, ...],
+  padding: Any,
+  lhs_dilation: tuple[int, ...] = (1, 1),
+  rhs_dilation: tuple[int, ...] = (1, 1),
+  *,
+  precision: Any = None,
+  out_sharding: NamedSharding | None = None,
+) -> Array:
+  """Convolves images `[batch, height, width, channels]` with `[height, width, channels, features]`.
+
+  XLA has fast programs for these axes alone. Here the transposes in both arguments reorder the arrays
+  themselves, so that they are convolutions with these axes, too.
+  """
+  # XLA may return uninitialised memory if it adds at one end of an axis and cuts at the other. The gradient
+  # of images that are padded by more than a kernel does both.
+  padding = [tuple(ends) for ends in padding]
+  for axis, ends in enumerate(padding, 1):
+    if min(ends) < 0 < max(ends):
+      lhs, padding[axis - 1] = _cut(lhs, axis, ends, lhs_dilation[axis - 1])
+  return _convolution.bind(
+    lhs,
+    rhs,
+    window_strides=tuple(window_strides),
+    padding=tuple(padding),
+    lhs_dilation=tuple(lhs_dilation),
+    rhs_dilation=tuple(rhs_dilation),
+    dimension_numbers=_NUMBERS,
+    feature_group_count=1,
+    batch_group_count=1,
+    precision=precision,
+    out_sharding=out_sharding,
   )
-  to_out = [to_out.index(axis) for axis in range(4)]
-  if float64 or uses_onednn():
-    return lax.transpose(plain(lhs, rhs), to_out)  # never YNNPACK's
-  dilated = functools.partial(
-    convolve,
-    window_strides=twice(strides),
-    padding=[(2 * low, 2 * high), *rest],
-    lhs_dilation=twice(of_lhs),
-    rhs_dilation=twice(of_rhs),
+
+
+def _cut(lhs: Array, axis: int, ends: tuple[int, int], dilation: int) -> tuple[Array, tuple[int, int]]:
+  """Cuts an axis where `ends` are negative; returns the rest and its padding, of at least 0."""
+  low, high = (-(min(end, 0) // dilation) for end in ends)  # entries to cut, counted before the dilation
+  rest = lax.slice_in_dim(lhs, low, lhs.shape[axis] - high, axis=axis)
+  return rest, (ends[0] + low * dilation, ends[1] + high * dilation)
+
+
+def _shape(*operands: Any, **window: Any) -> Any:
+  # Unlike `jax.eval_shape`, this keeps the sharding and the manual axes of the result.
+  return jax.make_jaxpr(functools.partial(lax.conv_general_dilated, **window))(*operands).out_avals[0]
+
+
+def _to_images(cotangent: Array, lhs: Any, rhs: Array, **window: Any) -> Array:
+  """Computes the transpose in the images: a convolution of the cotangent with the turned kernel."""
+  padding = []
+  for image, kernel, result, window_at in _axes(lhs.aval.shape, rhs.shape, cotangent.shape, window):
+    low = kernel - window_at - 1
+    padding.append((low, image + kernel - 1 - result - low))
+  turned = lax.transpose(lax.rev(rhs, (0, 1)), (0, 1, 3, 2))
+  return _convolve(
+    cotangent,
+    turned,
+    window["lhs_dilation"],
+    padding,
+    window["window_strides"],
+    window["rhs_dilation"],
+    precision=window["precision"],
+    out_sharding=_sharding(lhs.aval, (0, 1, 2, 3)),
   )
 
-  # The dilated form is for what XLA would give to YNNPACK, except with few input channels, where YNNPACK is
-  # faster. For everything else the plain form is faster, whichever library computes it.
-  wide = max(features, channels) > 16 and channels >= 8
 
-  def no_larger(new, old):
-    return all(a <= b for a, b in zip(new, old))
-
-  of_values = dilated if wide and of_lhs == (1, 1) and no_larger(results, images) else plain
-  image_gradient = dilated if wide and strides == (1, 1) and no_larger(images, results) else plain
-  mostly_zeros = of_lhs == of_rhs == (1, 1) and math.prod(images) > 1.5 * math.prod(results)
-  if mostly_zeros and 0 < kernel[1] * results[1] <= 4 * images[1]:
-    # The plain gradient convolves images that are more than a third zeros, from dilation or padding. Here
-    # the columns of the window are channels, so zeros come only between and around rows, and the columns are
-    # sums of shifted images. That takes up to four times the memory of the images.
-    def image_gradient(lhs: Array, rhs: Array) -> Array:
-      margins = [(0, 0, 0), (0, 0, 0), (*padding[1], 0), (0, 0, 0)]
-
-      def cut(x, axes, stop, step):
-        return lax.concatenate(
-          [lax.slice_in_dim(x, i, i + stop, step, axes[0]) for i in range(kernel[1])], axes[1]
-        )
-
-      lhs = lax.pad(lhs, jnp.zeros((), lhs.dtype), margins)
-      lhs = cut(lhs, (2, 3), (results[1] - 1) * strides[1] + 1, strides[1])
-      return convolve(lhs, cut(rhs, (1, 2), 1, 1), (strides[0], 1), [padding[0], (0, 0)])
-
-  # In the gradient of a kernel the images of the batch are the channels.
-  kernel_gradient = dilated if max(batch, features) > 16 and batch >= 8 else plain
-  if max(channels, features) <= 16 < batch <= 256 and batch % 16 == 0 and jax.device_count() == 1:
-    # 16 images are also too few for YNNPACK. On several devices, the slices would move images between them.
-    def kernel_gradient(lhs: Array, rhs: Array) -> Array:
-      parts = jnp.split(lhs, batch // 16)
-      return lax.concatenate([plain(part, rhs) for part in parts], 0)
-
-  differentiable = jax.custom_jvp(of_values)
-
-  @functools.partial(differentiable.defjvp, symbolic_zeros=True)
-  def _(primals: Any, tangents: Any) -> Any:
-    (lhs, rhs), (lhs_dot, rhs_dot) = primals, tangents
-    # The transpose of each form is what a backward pass computes.
-    terms = [] if isinstance(lhs_dot, SymbolicZero) else [image_gradient(lhs_dot, rhs)]
-    terms += [] if isinstance(rhs_dot, SymbolicZero) else [kernel_gradient(lhs, rhs_dot)]
-    return differentiable(lhs, rhs), sum(terms[1:], terms[0])
-
-  return lax.transpose(differentiable(lhs, rhs), to_out)
+def _to_kernel(cotangent: Array, lhs: Array, rhs: Any, **window: Any) -> Array:
+  """Computes the transpose in the kernel: a convolution whose channels are the images of the batch."""
+  padding = []
+  for image, kernel, result, low in _axes(lhs.shape, rhs.aval.shape, cotangent.shape, window):
+    padding.append((low, result - image + kernel - low - 1))
+  float32 = lhs.dtype == rhs.aval.dtype == jnp.float32
+  undilated = window["lhs_dilation"] == window["rhs_dilation"] == (1, 1)
+  if uses_onednn() and float32 and undilated and not _is_explicit(rhs.aval):
+    return _to_kernel_by_onednn(cotangent, lhs, rhs.aval.shape, padding, window)
+  product = _convolve(
+    lax.transpose(lhs, (3, 1, 2, 0)),
+    lax.transpose(cotangent, (1, 2, 0, 3)),
+    window["rhs_dilation"],
+    padding,
+    window["lhs_dilation"],
+    window["window_strides"],
+    precision=window["precision"],
+    out_sharding=_sharding(rhs.aval, (2, 0, 1, 3)),
+  )
+  return lax.transpose(product, (1, 2, 0, 3))
 
 
-@functools.cache
-def _has_avx2() -> bool:
-  """Tells whether the CPU has AVX2 (AVX-512 includes it); False without `/proc/cpuinfo`."""
-  path = Path("/proc/cpuinfo")
-  return path.exists() and "avx2" in path.read_text().split()
+def _to_kernel_by_onednn(
+  cotangent: Array, lhs: Array, kernel: Sequence[int], padding: Any, window: Any
+) -> Array:
+  """Computes `_to_kernel` with up to 16 channels of the images side by side in a row.
+
+  oneDNN takes long for few results in a row. Images of few channels are taken 16 at a time, as fit a cache;
+  on several devices the slices would move them.
+  """
+  batch, height, width, channels = lhs.shape
+  together = max(number for number in range(1, 17) if channels % number == 0)
+  strides = window["window_strides"]
+  rows, (low, high) = padding
+  images = lhs.reshape(batch, height, width, -1, together)
+  small = channels <= 64 and batch % 16 == 0 and batch <= 256 and jax.device_count() == 1
+  parts = batch // 16 if small else 1
+
+  def part(images: Array, cotangent: Array) -> Array:
+    return _convolve(
+      lax.transpose(images, (3, 1, 2, 4, 0)).reshape(-1, height, width * together, len(images)),
+      lax.transpose(cotangent, (1, 2, 0, 3)),
+      (1, 1),
+      (rows, (low * together, high * together)),
+      (1, 1),
+      (strides[0], strides[1] * together),
+      precision=window["precision"],
+    )
+
+  each = map(part, jnp.split(images, parts), jnp.split(cotangent, parts))
+  product = functools.reduce(jnp.add, each).reshape(-1, *kernel[:2], together, kernel[3])
+  return lax.transpose(product, (1, 2, 0, 3, 4)).reshape(kernel)
+
+
+def _sharding(aval: Any, axes: tuple[int, ...]) -> NamedSharding | None:
+  """Returns the sharding of a cotangent on an explicit mesh: its primal's, with the axes in another order."""
+  mesh, spec = aval.sharding.mesh, aval.sharding.spec
+  return NamedSharding(mesh, PartitionSpec(*(spec[axis] for axis in axes))) if _is_explicit(aval) else None
+
+
+def _is_explicit(aval: Any) -> bool:
+  return AxisType.Explicit in aval.sharding.mesh.axis_types
+
+
+def _axes(images: Any, kernel: Any, results: Any, window: dict[str, Any]) -> Any:
+  """Returns for each spatial axis the sizes with their dilation, and the padding before the image."""
+
+  def dilated(sizes, factors):
+    return [(size - 1) * factor + 1 for size, factor in zip(sizes, factors)]
+
+  return zip(
+    dilated(images[1:3], window["lhs_dilation"]),
+    dilated(kernel[:2], window["rhs_dilation"]),
+    dilated(results[1:3], window["window_strides"]),
+    [low for low, _ in window["padding"]],
+  )
+
+
+def _batched(operands: Any, axes: Any, **window: Any) -> tuple[Array, int]:
+  """Computes `vmap`: one convolution if only one operand has the axis, else JAX's form by groups."""
+  (lhs, rhs), (of_lhs, of_rhs) = operands, axes
+  if None not in axes or any(_is_explicit(jax.typeof(each)) for each in operands):
+    return jax.vmap(functools.partial(lax.conv_general_dilated, **window), axes)(lhs, rhs), 0
+  if of_lhs is None:  # many kernels are more features
+    kernels = jnp.moveaxis(rhs, of_rhs, -1)
+    merged = kernels.reshape(*kernels.shape[:3], -1)
+    out = _convolution.bind(lhs, merged, **window)
+    return out.reshape(*out.shape[:3], *kernels.shape[3:]), 4
+  images = jnp.moveaxis(lhs, of_lhs, 0)  # many batches are more images
+  out = _convolution.bind(images.reshape(-1, *images.shape[2:]), rhs, **window)
+  return out.reshape(*images.shape[:2], *out.shape[1:]), 0
+
+
+# It has the name and the parameters of JAX's own, so that what reads a computation finds a convolution.
+_convolution = Primitive("conv_general_dilated")
+_convolution.def_impl(lax.conv_general_dilated)
+_convolution.def_abstract_eval(_shape)
+mlir.register_lowering(_convolution, mlir.lower_fun(lax.conv_general_dilated, multiple_results=False))
+ad.defbilinear(_convolution, _to_images, _to_kernel)
+batching.primitive_batchers[_convolution] = _batched

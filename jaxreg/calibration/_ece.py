@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_count, check_wide
 from jaxreg._errors import ArgumentError
-from jaxreg._sharding import gathered, partitioned
+from jaxreg._sharding import gathered, partitioned, varying_like
 from jaxreg._sums import segment_sums
 from jaxreg.calibration._weights import Examples, predictions
 from jaxreg.typing import Array
@@ -209,7 +209,7 @@ def _fixed_width(residuals: Array) -> Array:
     wide = error(middle) < middle
     return jnp.where(wide, left, middle), jnp.where(wide, middle, right)
 
-  zero = jnp.zeros((), residuals.dtype)
+  zero = varying_like(jnp.zeros((), residuals.dtype), residuals)
   left, right = jax.lax.fori_loop(0, HALVINGS, halve, (zero, zero + 1))
   return jnp.where(jnp.isnan(residuals).any(), jnp.nan, (left + right) / 2)
 

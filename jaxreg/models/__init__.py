@@ -7,8 +7,8 @@ key stream of `apply(..., rngs={"dropout": key})`. `Noise` makes a Linen module 
 
 from typing import TYPE_CHECKING, Any
 
+from jaxreg._cpu.convolution import convolution
 from jaxreg.models._airbench import Airbench
-from jaxreg.models._convolution import convolution
 from jaxreg.models._dense import Dense
 from jaxreg.models._from_torch import resnet_from_torch
 from jaxreg.models._heads import (

@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxreg.models._convolution import convolution
+from jaxreg._cpu.convolution import convolution
 from jaxreg.typing import Array
 
 Conv = functools.partial(nn.Conv, conv_general_dilated=convolution)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxreg import flatness, losses
+from jaxreg._cpu.convolution import convolution
 from jaxreg._jacobians import pull_back
-from jaxreg.models._convolution import convolution
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -193,10 +193,10 @@ def test_few_examples_at_once_change_nothing(monkeypatch):
 @pytest.mark.parametrize(
   ("strides", "padding", "dilations"),
   [
-    pytest.param((1, 1), "SAME", {}, marks=pytest.mark.thorough),
-    pytest.param((2, 1), "VALID", {}, marks=pytest.mark.thorough),
-    ((1, 2), [(0, 2), (-1, 1)], {"rhs_dilation": (2, 1)}),
-    pytest.param((1, 1), [(1, 1), (1, 1)], {"lhs_dilation": (2, 1)}, marks=pytest.mark.thorough),
+    ((1, 1), "SAME", {}),
+    ((2, 1), "VALID", {}),
+    ((1, 2), [(0, 2), (-1, 0)], {"rhs_dilation": (2, 1)}),
+    ((1, 1), [(1, 1), (1, 1)], {"lhs_dilation": (2, 1)}),
   ],
 )
 def test_the_models_own_convolution_counts_as_a_layer(strides, padding, dilations):

@@ -16,11 +16,12 @@ from flax import nnx
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxreg import _onednn
-from jaxreg.models import _canonical_convolution, _convolution, convolution
+from jaxreg._cpu import convolution as programs
+from jaxreg._cpu.onednn import FLAGS
+from jaxreg.models import convolution
 
 NHWC = ("NHWC", "HWIO", "NHWC")
-# Channels in and out, and options: with 24 channels values and both derivatives have forms of their own.
+# Channels in and out, and options.
 CASES = {
   "wide": ((24, 24), {"padding": "SAME"}),
   "narrow": ((3, 8), {"padding": "SAME"}),
@@ -34,17 +35,6 @@ CASES = {
   "input dilated": ((24, 24), {"padding": ((2, 1), (1, 2)), "lhs_dilation": (2, 3)}),
   "both dilated": ((8, 24), {"padding": ((2, 2), (2, 2)), "lhs_dilation": (2, 1), "rhs_dilation": (2, 2)}),
 }
-
-
-BOTH = pytest.mark.parametrize("avx2", [True, False], ids=["AVX2", "no AVX2"], indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def avx2(request, monkeypatch):
-  """The programs of a CPU with AVX2; by `BOTH` also those of a CPU without."""
-  found = getattr(request, "param", True)
-  monkeypatch.setattr(_convolution, "_has_avx2", lambda: found)
-  return found
 
 
 def arguments(channels=(24, 24), *, size=(3, 2), images=(8, 7, 6), seed=0):
@@ -86,8 +76,7 @@ def by_definition(x, kernel, *, window_strides, padding, lhs_dilation=(1, 1), rh
 def onednn(request, monkeypatch):
   """The forms for oneDNN, whichever library computes them here."""
   if request.param:
-    for module in (_convolution, _canonical_convolution):
-      monkeypatch.setattr(module, "uses_onednn", lambda: True)
+    monkeypatch.setattr(programs, "uses_onednn", lambda: True)
 
 
 ONEDNN = pytest.mark.parametrize("onednn", [False, True], ids=["by XLA", "by oneDNN"], indirect=True)
@@ -104,15 +93,6 @@ def test_values_and_derivatives_are_those_of_the_definition(name, onednn):
 def test_the_gradient_of_a_kernel_by_onednn_from_parts_of_a_batch(onednn, monkeypatch):
   monkeypatch.setattr(jax, "device_count", lambda: 1)
   check_by_definition((24, 24), {"padding": ((0, 1), (1, 0)), "window_strides": (1, 2)}, images=48)
-
-
-@pytest.mark.thorough
-def test_the_gradient_of_a_kernel_from_groups_of_images(monkeypatch):
-  monkeypatch.setattr(jax, "device_count", lambda: 1)
-  check_by_definition((8, 16), {"padding": "SAME"}, images=48)
-  of = jax.grad(lambda kernel, x: jnp.sum(convolution(x, kernel, (1, 1), "SAME", dimension_numbers=NHWC)))
-  x, kernel = arguments((8, 16), images=(48, 7, 6))
-  assert jax.jit(of).lower(kernel, x).as_text().count("stablehlo.convolution") == 3
 
 
 def check_by_definition(channels, options, images=8):
@@ -207,9 +187,8 @@ def test_sharded_images_are_summed_once(axes):
 
 
 @pytest.mark.thorough
-@BOTH
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_other_types_and_shapes_are_left_to_jax(dtype, avx2):
+def test_other_types_and_shapes_are_left_to_jax(dtype):
   x, kernel = (value.astype(dtype) for value in arguments())
   options = options_of({"padding": "SAME"})
   ours, theirs = (f(x, kernel, **options) for f in (convolution, lax.conv_general_dilated))
@@ -285,20 +264,9 @@ def inputs(convolve):
   return [loop.count("f32[8,6,6,4]") for loop in loops]
 
 
-@BOTH
-def test_the_gradient_of_a_kernel_does_not_compute_the_blocks_before_it_again(avx2):
+def test_the_gradient_of_a_kernel_does_not_compute_the_blocks_before_it_again():
   assert max(inputs(jax.lax.conv_general_dilated)) == 6
   assert max(inputs(convolution)) == 1
-
-
-@BOTH
-def test_with_avx2_no_convolution_is_given_to_ynnpack(avx2):
-  kernels, x = [jnp.ones((3, 3, 24, 24))] * 2, jnp.ones((32, 12, 12, 24))
-  of = lambda convolve: stack(convolve).lower(kernels, x).compile().as_text()
-  given = lambda text: len(re.findall(r"ROOT %\S*conv\S* = \S+ convolution\(%param", text))
-  if not given(of(lax.conv_general_dilated)):
-    pytest.skip("this version of JAX gives YNNPACK no convolutions")
-  assert (given(of(convolution)) == 0) == avx2
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -370,8 +338,7 @@ def test_padding_that_adds_and_cuts_is_refused(padding):
     convolution(x, kernel, (2, 2), padding, dimension_numbers=NHWC)
 
 
-@BOTH
-def test_memory_is_that_of_jax(avx2):
+def test_memory_is_that_of_jax():
   kernels, x = [jnp.ones((3, 3, 16, 16))] * 4, jnp.ones((32, 16, 16, 16))
   temporary = lambda convolve: (
     stack(convolve).lower(kernels, x).compile().memory_analysis().temp_size_in_bytes
@@ -384,7 +351,7 @@ def test_onednn_is_requested_of_a_jax_that_has_it_and_computes_all_three():
   """In a process of its own, because XLA reads its flags once."""
   program = """
 import os
-from jaxreg._onednn import request_onednn
+from jaxreg._cpu.onednn import request_onednn
 asked = request_onednn()
 import jax, jax.numpy as jnp, numpy as np
 from jaxreg.models import convolution
@@ -406,7 +373,7 @@ print(asked, text.count("__onednn$convolution"), os.environ.get("XLA_FLAGS", "")
   plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
   asked, number, *flags = run().stdout.split()
   if asked == "True":
-    assert (int(number) >= 3, flags) == (True, [*_onednn.FLAGS])
+    assert (int(number) >= 3, flags) == (True, [*FLAGS])
   else:
     assert (number, flags) == ("0", [])
   mine = "--xla_cpu_experimental_onednn_custom_call=false"
