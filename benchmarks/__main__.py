@@ -1,18 +1,17 @@
 """Runs the measurements of speed one after another, and writes tables and numbers into the pages.
 
-    python -m benchmarks [NAME ...] [--quick] [--peer-python PYTHON] [--other-python PYTHON]
+    python -m benchmarks [NAME ...] [--quick] [--peer-python PYTHON]
 
 Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `benchmarks/results.json` when
 it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
 tables of `benchmarks/README.md`, `docs/speed.md` and `docs/toolbox.md` are made again from that file. So are
 all tables and numbers of the README, docs/ and papers/ with a record in `benchmarks/records` (`_records.py`
 says how a page asks for them), and the figures of comparisons. `--render` does only that. `--quick` takes a
-few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`;
-`--other-python` shows the training step under other versions of Python and JAX. Ten run only if they are
-named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, `pyhessian_readme`,
-`install`, which downloads, `conformance`, which takes no times and has Keras from `--peer-python`,
-`others_networks`, `robust_networks` and `ood_features`, which take no times and read networks from
-`$JAXREG_TEST_DATA`, as `uci` reads its data, and `update_sharpness`, which takes no times.
+few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`. Ten run
+only if they are named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers,
+`pyhessian_readme`, `install`, which downloads, `conformance`, which takes no times and has Keras from
+`--peer-python`, `others_networks`, `robust_networks` and `ood_features`, which take no times and read
+networks from `$JAXREG_TEST_DATA`, as `uci` reads its data, and `update_sharpness`, which takes no times.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _records
-from _report import by_instructions, instructions
+from _report import instructions
 
 FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "results.json"
@@ -50,6 +49,8 @@ NAMES = (
   "replicas",
   "input",
   "first_step",
+  "waits",
+  "devices",
   "import_time",
   "flatness",
   "flatness_layer",
@@ -75,7 +76,6 @@ PEERS = (
   "others_networks",
   "robust_networks",
 )  # those that run a peer too
-BY_INSTRUCTIONS = ("steps",)  # those whose results are kept for each kind of processor
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 # <!-- table NAME --> ... <!-- end -->. Lines behind the name choose: `columns: network; ms` by the beginnings
 # of the headings, and `network: MLP; LeNet` the rows by the cells of a column.
@@ -97,7 +97,6 @@ def main() -> int:
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make tables and figures of the pages again")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
-  parser.add_argument("--other-python", help="another Python with what jaxreg needs")
   options = parser.parse_args()
   if unknown := [name for name in options.names if name not in NAMES + NAMED]:
     parser.error(f"there is no measurement {', '.join(unknown)}; there are {', '.join(NAMES + NAMED)}")
@@ -120,8 +119,6 @@ def run(name: str, options: argparse.Namespace) -> bool:
   flags = ["--quick"] if options.quick else []
   if name in PEERS:
     flags += ["--peer-python", options.peer_python]
-  if name == "steps" and options.other_python:
-    flags += ["--other-python", options.other_python]
   print(f"\n== {name}", flush=True)
   began = time.perf_counter()
   with tempfile.TemporaryDirectory() as folder:
@@ -137,8 +134,7 @@ def run(name: str, options: argparse.Namespace) -> bool:
   print(f"{name} took {seconds:.0f} s", flush=True)
   if not options.quick:
     results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    kept = by_instructions(name) if name in BY_INSTRUCTIONS else name
-    keep({**results, kept: {**described(), "seconds": round(seconds), **found}})
+    keep({**results, name: {**described(), "seconds": round(seconds), **found}})
   return True
 
 
@@ -165,8 +161,9 @@ def described() -> dict[str, Any]:
 def keep(results: dict[str, Any]) -> None:
   """Replaces the file in one move, so that no half of it is ever there."""
   new = RESULTS.with_suffix(".new")
-  known = (*NAMES, *(f"{name}_{kind}" for name in BY_INSTRUCTIONS for kind in ("avx2", "avx512")), *NAMED)
-  new.write_text(json.dumps({name: results[name] for name in known if name in results}, indent=1) + "\n")
+  new.write_text(
+    json.dumps({name: results[name] for name in (*NAMES, *NAMED) if name in results}, indent=1) + "\n"
+  )
   new.replace(RESULTS)
 
 
@@ -222,7 +219,7 @@ def caption(name: str, found: dict[str, Any]) -> str:
   if machine.get("instructions"):
     cores += f" with {machine['instructions']}"
   return (
-    f"`python -m benchmarks {name.partition('_avx')[0]}`, {found['date']}: {device}{cores}, "
+    f"`python -m benchmarks {name}`, {found['date']}: {device}{cores}, "
     f"Python {versions['python']},\njax {versions['jax']}."
   )
 

@@ -23,11 +23,6 @@ def instructions() -> str:
   return next((name for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in known), "")
 
 
-def by_instructions(name: str) -> str:
-  """The name of results that are kept for each kind of processor, such as `steps_avx2`."""
-  return f"{name}_{instructions().lower().replace('-', '')}".rstrip("_")
-
-
 class Report:
   """Prints each row when it is measured, and keeps tables `{name: {columns, rows}}` and numbers.
 

@@ -91,10 +91,14 @@ class Steps:
     indices = np.concatenate([draw(batch_size), len(dataset.train) + draw(unlabelled)], axis=-1)
     self.batch = place(source.batch(indices))
 
+  def lowered(self) -> jax.stages.Lowered:
+    """The program before XLA."""
+    step = self.step if hasattr(self.step, "lower") else jax.jit(self.step, donate_argnums=0)
+    return step.lower(self.state, self.arrays, self.batch)
+
   def compiled(self) -> tuple[jax.stages.Lowered, jax.stages.Compiled]:
     """The program before and after XLA; from now on calls take the latter."""
-    step = self.step if hasattr(self.step, "lower") else jax.jit(self.step, donate_argnums=0)
-    lowered = step.lower(self.state, self.arrays, self.batch)
+    lowered = self.lowered()
     self.step = program = lowered.compile()
     return lowered, program
 

@@ -1,21 +1,26 @@
 """Our side of the benchmark of training steps, a process of its own; see `_steps_torch.py` for the lines.
 
-With `--onednn` convolutions are oneDNN's.
+With `--onednn` convolutions are oneDNN's. With `--coordinator` and `--process` it is one of two processes.
+A task is a network's step, or
+
+- `NETWORK, forward`, its prediction of a batch;
+- `NETWORK, dispatch`, a program that takes and returns the arrays of the step, and computes nothing;
+- `NETWORK, sums`, the sum of its gradients over the devices.
 """
 
+import argparse
 import json
 import sys
+from functools import partial
 
 from _clock import now
 from _convolutions import NAME, make_convolutions
 from _steps import make_steps
+from jax import block_until_ready, distributed, jit, lax, random, shard_map  # after `_steps`
+from jax.sharding import PartitionSpec
 
 from jaxreg._cpu.onednn import request_onednn
-
-if "--onednn" in sys.argv:
-  request_onednn()  # as `run.py` does for `onednn=True`
-
-import jax
+from jaxreg.train.devices.sharding import make_mesh
 
 # The optimizer of `_steps_torch.py`.
 COMMON = {"method.name": "softmax", "optimizer.name": "sgd", "optimizer.sgd.momentum": 0.9}
@@ -35,6 +40,7 @@ FIELDS = {
       "model.ViT.patch_size": 4,
       "model.ViT.width": 128,
       "model.ViT.depth": 6,
+      "model.ViT.unroll": 6,
       "model.ViT.num_heads": 4,
       "model.ViT.d_ff": 256,
       "augment.names": ("pad_crop", "flip"),
@@ -44,6 +50,15 @@ FIELDS = {
 
 
 def main() -> None:
+  parser = argparse.ArgumentParser()
+  parser.add_argument("--onednn", action="store_true")
+  parser.add_argument("--coordinator")
+  parser.add_argument("--process", type=int)
+  options = parser.parse_args()
+  if options.onednn:
+    request_onednn()  # as `run.py` does for `onednn=True`, before the first use of a device
+  if options.coordinator:
+    distributed.initialize(options.coordinator, 2, options.process)
   runs = {}
   for line in sys.stdin:
     task = json.loads(line)
@@ -58,19 +73,34 @@ def main() -> None:
 def make(name):
   if name == NAME:
     return make_convolutions()
-  network, _, forward = name.partition(", ")
+  network, _, part = name.partition(", ")
   image, batch_size, fields = FIELDS[network]
   steps = make_steps(image, batch_size, {**COMMON, **fields})
-  if not forward:
-    return steps
-  predict, state = jax.jit(steps.program.predict_fn), steps.program.init(0)
-  inputs = jax.random.uniform(jax.random.key(0), (batch_size, *image))
+  if part == "forward":
+    state, inputs = steps.program.init(0), random.uniform(random.key(0), (batch_size, *image))
+    return Calls(jit(steps.program.predict_fn), state, inputs, random.key(1))
+  if part == "dispatch":
+    return Calls(jit(lax.optimization_barrier), (steps.state, steps.arrays, steps.batch))
+  if part == "sums":
+    mesh = make_mesh()
+    total = partial(lax.psum, axis_name=mesh.axis_names)
+    everywhere = PartitionSpec()
+    program = shard_map(
+      total, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False
+    )  # each device has a gradient of the whole
+    return Calls(jit(program), steps.state.params)
+  return steps
 
-  def run(number):
+
+class Calls:
+  """Calls a function with the same arguments, one call after another."""
+
+  def __init__(self, function, *arguments):
+    self.function, self.arguments = function, arguments
+
+  def __call__(self, number):
     for _ in range(number):
-      jax.block_until_ready(predict(state, inputs, jax.random.key(1)))
-
-  return run
+      block_until_ready(self.function(*self.arguments))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Gradients and Hessian products of convolutions in a loop over chunks of a batch: JAX's function and ours.
 
-    python benchmarks/convolutions_in_loops.py [--rounds 5]
+    python benchmarks/convolutions_in_loops.py [--rounds 5] [--onednn]
 
 Three residual 3x3 convolutions with 16 channels, on 64 images of 32x32 pixels: all at once, and by `lax.map`
-over 2 chunks. The forms are measured in turn. It writes the record `convolutions_in_loops`.
+over 2 chunks. The forms are measured in turn. It writes the record `convolutions_in_loops`, and with oneDNN
+`convolutions_in_loops_onednn`.
 """
 
 import sys
@@ -19,6 +20,7 @@ from _clock import now  # noqa: E402
 from _records import Found  # noqa: E402
 from _report import flags, ratios  # noqa: E402
 
+from jaxreg._cpu.onednn import request_onednn  # noqa: E402
 from jaxreg.models import convolution  # noqa: E402
 
 NUMBER, CHUNKS = 64, 2
@@ -49,7 +51,11 @@ def by_chunks(product):
 
 
 def main() -> None:
-  options = flags(__doc__, rounds=5).parse_args()
+  parser = flags(__doc__, rounds=5)
+  parser.add_argument("--onednn", action="store_true", help="leave convolutions to oneDNN, where JAX has it")
+  options = parser.parse_args()
+  if options.onednn and not request_onednn():  # XLA reads its flags at the first use of a device
+    parser.error("this version of JAX, or XLA_FLAGS, has no oneDNN")
   kernels = [0.1 * jax.random.normal(jax.random.key(layer), (3, 3, 16, 16)) for layer in range(3)]
   x = jax.random.normal(jax.random.key(3), (NUMBER, 32, 32, 16))
   found = Found()
@@ -70,7 +76,9 @@ def main() -> None:
         found.add(name, f"{what}, {form}, ms", [1e3 * value for value in times[name, form]], 0)
       found.add(name, f"{what}, loop / whole", ratios(times[name, "loop"], times[name, "whole"]), 1)
   if not options.quick:
-    found.write("convolutions_in_loops", "python benchmarks/convolutions_in_loops.py")
+    name = "convolutions_in_loops"
+    both = (f"{name}_onednn", " --onednn") if options.onednn else (name, "")
+    found.write(both[0], f"python benchmarks/{name}.py{both[1]}")
 
 
 if __name__ == "__main__":

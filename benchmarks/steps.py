@@ -1,11 +1,12 @@
 """Training steps and forward passes on a CPU beside PyTorch's, eager and compiled.
 
-    python benchmarks/steps.py [--runs 3] [--pause 1800] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
+    python benchmarks/steps.py [--runs 3] [--pause 1500] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
       [--peer-python PYTHON]
 
 The trainer's whole step with metrics and augmentation; SGD with momentum, batch 128 (LeNet 50). The forward
 pass is that of an evaluation. The convolutions of ResNet-20 alone, with their gradients, are a floor of its
-step. Every contestant is a process of its own. They run in turn, and every second round in the reverse order.
+step. Every contestant is a process of its own, stopped while others run. Every second round has the reverse
+order.
 A ratio is the median over the rounds of a run. Runs are `--pause` seconds apart, because neighbours on the
 machine change within minutes; a cell has the median, the least and the greatest of the runs.
 
@@ -20,7 +21,7 @@ import time
 
 from _convolutions import NAME
 from _peer import Peer
-from _report import Report, by_instructions, flags, ratios, spread
+from _report import Report, flags, ratios, spread
 from _steps import alternate
 
 from jaxreg._cpu.onednn import has_onednn
@@ -32,7 +33,7 @@ def main() -> None:
   parser = flags(__doc__, rounds=7)
   parser.add_argument("--networks", default=f"MLP,LeNet,ResNet-20,ViT,{NAME}")
   parser.add_argument("--runs", type=int, default=3)
-  parser.add_argument("--pause", type=float, default=1800, help="seconds between runs")
+  parser.add_argument("--pause", type=float, default=1500, help="seconds between runs")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   options = parser.parse_args()
   rounds, seconds, number = (2, 0.1, 1) if options.quick else (options.rounds, 0.5, options.runs)
@@ -51,7 +52,7 @@ def main() -> None:
 
   report = Report(options.json)
   # The compiler of PyTorch keeps its programs on the disk, so the first run has the time to compile.
-  report.table(by_instructions("steps"), "network", "contestant", "ms", "time of PyTorch's", "first call, s")
+  report.table("steps", "network", "contestant", "ms", "time of PyTorch's", "first call, s")
   for task in tasks:
     for name in runs[0][task]:
       times = [statistics.median(run[task][name]["times"]) for run in runs]

@@ -31,6 +31,7 @@ def get_config(variant: str = "full") -> Config:
   config.model.ViT.patch_size = 4
   config.model.ViT.width = 128 if small else 256
   config.model.ViT.depth = 6
+  config.model.ViT.unroll = 6 if small else 1
   config.model.ViT.num_heads = 4
   config.model.ViT.d_ff = 256 if small else 512
   config.model.ViT.branch_rate = 0.0 if small else 0.1

@@ -1,0 +1,187 @@
+"""What a user waits for outside of the step: eager calls, tracing, compilation, whole commands.
+
+    python benchmarks/waits.py [--rounds 5]
+
+An eager call is one of our functions beside the same of Optax, or beside the few lines of JAX that it
+replaces, on 128 examples. Tracing and compilation are those of the trainer's step. Regularizers are the rows
+of `configs/compare_toolbox_mnist1k.py`, with its network. The comparison has 6 rows and 5 seeds on digits.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from _report import Report, flags, ratios, spread
+from _steps import Steps, made_up
+from _steps_jax import COMMON, FIELDS
+from first_step import ROOT
+from toolbox import CONFIGS, make_step
+
+from jaxreg import calibration, losses, noise, penalties
+from jaxreg.train.config.config_files import load_file
+from jaxreg.train.config.rows import compared_rows
+
+COMPARED = """
+from configs.dropmax_digits import get_config as dropmax_digits
+
+def get_config():
+  config = dropmax_digits()
+  config.job, config.replicas = "compare", 5
+  names = ("softmax", "dropmax", "random_dropmax", "label_smoothing", "focal", "sparsemax")
+  config.compare.rows = {name: {"method.name": name} for name in names}
+  return config
+"""
+
+
+def main() -> None:
+  parser = flags(__doc__, rounds=5)
+  options = parser.parse_args()
+  rounds = 1 if options.quick else options.rounds
+  report = Report(options.json)
+  eager(report, 3 if options.quick else 40)
+  programs(report, rounds)
+  tracing(report, rounds, quick=options.quick)
+  commands(report, rounds)
+  report.close()
+
+
+def eager(report: Report, calls: int) -> None:
+  """Times calls outside of `jit`, one after another, until the result is there."""
+  key = jax.random.key(0)
+  logits, labels = jax.random.normal(key, (128, 10)), jnp.arange(128) % 10
+  log_probs, one_hot = jax.nn.log_softmax(logits), jax.nn.one_hot(labels, 10)
+  hidden = jax.random.normal(key, (128, 512))
+  params = {"kernel": hidden, "bias": logits}
+
+  def dropout() -> Any:
+    return jnp.where(jax.random.bernoulli(key, 0.5, hidden.shape), hidden / 0.5, 0)
+
+  def brier() -> Any:
+    return jnp.square(jnp.exp(log_probs) - one_hot).sum(-1).mean()
+
+  pairs: dict[str, tuple[Callable[[], Any], str, Callable[[], Any]]] = {
+    "losses.focal": (
+      lambda: losses.focal(logits, labels),
+      "optax.losses.sigmoid_focal_loss",
+      lambda: optax.losses.sigmoid_focal_loss(logits, one_hot),
+    ),
+    "losses.label_smoothing": (
+      lambda: losses.label_smoothing(logits, labels, smoothing=0.1),
+      "optax: smooth_labels, softmax_cross_entropy",
+      lambda: optax.losses.softmax_cross_entropy(logits, optax.losses.smooth_labels(one_hot, 0.1)),
+    ),
+    "losses.sparsemax": (
+      lambda: losses.sparsemax(logits, labels),
+      "optax.losses.multiclass_sparsemax_loss",
+      lambda: optax.losses.multiclass_sparsemax_loss(logits, labels),
+    ),
+    "noise.dropout": (lambda: noise.dropout(key, hidden, rate=0.5), "one line of JAX", dropout),
+    "calibration.nll": (
+      lambda: calibration.nll(log_probs, labels),
+      "optax: cross-entropy, mean",
+      lambda: optax.losses.softmax_cross_entropy_with_integer_labels(log_probs, labels).mean(),
+    ),
+    "calibration.brier": (lambda: calibration.brier(log_probs, labels), "one line of JAX", brier),
+    "penalties.l2": (
+      lambda: penalties.l2(params),
+      "optax.tree.norm(squared=True)",
+      lambda: optax.tree.norm(params, squared=True),
+    ),
+  }
+  report.table("waits_eager", "function", "microseconds", "beside", "microseconds of that", "ratio")
+  for name, (ours, other, theirs) in pairs.items():
+    times: list[list[float]] = [[], []]
+    for number in range(calls + 2):
+      for run, values in zip((ours, theirs), times):
+        began = time.perf_counter()
+        jax.block_until_ready(run())
+        if number > 1:  # the first compiles
+          values.append(1e6 * (time.perf_counter() - began))
+    report.row(
+      name,
+      spread(times[0], ".0f"),
+      other,
+      spread(times[1], ".0f"),
+      spread(ratios(*times)),
+      numbers=[statistics.median(values) for values in times],
+    )
+
+
+def programs(report: Report, rounds: int) -> None:
+  """Times the two parts of a first step: Python makes the program, and XLA compiles it."""
+  report.table("waits_programs", "step", "tracing, s", "compilation, s")
+  digits = ((8, 8, 1), 64, {"model.name": "MLP"})
+  for name in ("digits", *FIELDS):
+    times = []
+    for _ in range(rounds):
+      image, batch_size, fields = digits if name == "digits" else FIELDS[name]
+      times.append(parts(image, batch_size, {**COMMON, **fields}))
+    report.row(name, *(spread([each[part] for each in times]) for part in range(2)), numbers=times)
+
+
+def parts(image: tuple[int, ...], batch_size: int, fields: dict[str, Any]) -> tuple[float, float]:
+  """Returns the seconds of tracing and of compiling, without what JAX remembers."""
+  jax.clear_caches()
+  steps = Steps(made_up(image, 256), batch_size, fields)
+  began = time.perf_counter()
+  lowered = steps.lowered()
+  traced = time.perf_counter()
+  lowered.compile()
+  return traced - began, time.perf_counter() - traced
+
+
+def tracing(report: Report, rounds: int, *, quick: bool) -> None:
+  """Times the tracing of the toolbox's steps, in turn with that of the first row."""
+  config, _ = load_file("compare_toolbox_mnist1k.py", CONFIGS)
+  rows = [row for row in compared_rows(config) if "ensemble" not in row.label][: 3 if quick else None]
+  report.table("waits_tracing", "regularizer", "tracing, ms", "times none's")
+  plain = make_step(config, rows[0])
+  found: dict[str, tuple[list[float], list[float]]] = {}
+  for row in rows[1:]:
+    steps, times = make_step(config, row), ([], [])
+    for _ in range(rounds):
+      for each, values in zip((steps, plain), times):
+        jax.clear_caches()
+        began = time.perf_counter()
+        each.lowered()
+        values.append(1000 * (time.perf_counter() - began))
+    found[row.label] = times
+  # The slowest say whether one is worth mending.
+  slowest = sorted(found, key=lambda label: -statistics.median(ratios(*found[label])))[:8]
+  for label in slowest:
+    report.row(label, spread(found[label][0], ".0f"), spread(ratios(*found[label])), numbers=found[label])
+
+
+def commands(report: Report, rounds: int) -> None:
+  """Times whole commands, from the start of Python to its end; compiled programs of the first are kept."""
+  report.table("waits_commands", "command", "s")
+  with tempfile.TemporaryDirectory() as folder:
+    run, six = f"--workdir={folder}/run", Path(folder) / "six.py"
+    six.write_text(COMPARED)
+    each = {
+      "a comparison of 6 rows and 5 seeds on digits": (f"--config={six}", "--workdir={}"),
+      "training on digits": ("--workdir={}",),
+      "evaluation": (run, "--config.job=evaluate"),
+      "the report card": ("report", run),
+    }
+    subprocess.run([sys.executable, "run.py", run], cwd=ROOT, check=True, capture_output=True)
+    for name, arguments in each.items():
+      times = []
+      for number in range(rounds):
+        fresh = [argument.format(f"{folder}/{name[:9]}{number}") for argument in arguments]
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "run.py", *fresh], cwd=ROOT, check=True, capture_output=True)
+        times.append(time.perf_counter() - began)
+      report.row(name, spread(times, ".1f"), numbers=times)
+
+
+if __name__ == "__main__":
+  main()
