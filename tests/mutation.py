@@ -169,8 +169,8 @@ _TABLE = {
   "flatness/_update.py flatness/test_update.py": (
     ("2 / step", "1 / step", "test_two_is_the_edge_of_gradient_descent"),
     (
-      "total / (number - 1)",
-      "total / number",
+      "deviation / (num_batches - 1)",
+      "deviation / num_batches",
       "test_both_estimates_are_unbiased_also_of_batches_of_several_sizes",
     ),
   ),

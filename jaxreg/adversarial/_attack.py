@@ -53,7 +53,8 @@ def attack(
   - `square` needs no gradients: it changes random squares of an image as long as the margin
     :math:`z_y - \max_{k \ne y} z_k` falls.
 
-  Every method stops once it has moved all its examples. So inputs far from robust cost little.
+  Every method stops once it has moved all its examples. So inputs far from robust cost little. An eager call
+  compiles its loops; inside of `jax.jit`, with the parameters as arguments, they are compiled once.
 
   Args:
     key: for the random starts and squares. Another `chunk_size` draws other numbers.

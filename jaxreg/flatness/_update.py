@@ -152,9 +152,9 @@ def gradient_noise_scale(gradients: PyTree, counts: ArrayLike) -> NoiseScale:
     \widehat{\|G\|^2} = \|\bar g\|^2 - \frac 1n \widehat{\operatorname{tr} \Sigma}, \quad w_i = n_i / n
 
   The gradients :math:`g_i` are means over `k` disjoint batches of :math:`n_i` examples, and
-  :math:`\bar g = \sum_i w_i g_i` is the gradient of all `n`. Both estimates are unbiased, and with batches of
-  one size they are the source's estimates from the two batch sizes `n / k` and `n`. Their quotient is biased:
-  average both over steps before you divide.
+  :math:`\bar g = \sum_i w_i g_i` is the gradient of all `n`. A batch with :math:`n_i = 0` does not count in
+  `k`. Both estimates are unbiased, and with batches of one size they are the source's estimates from the two
+  batch sizes `n / k` and `n`. Their quotient is biased: average both over steps before you divide.
 
   Args:
     gradients: a tree whose leaves are `[k, ...]`, a gradient in each row; `k` is at least 2.
@@ -162,7 +162,8 @@ def gradient_noise_scale(gradients: PyTree, counts: ArrayLike) -> NoiseScale:
 
   Returns:
     A NamedTuple of scalars, float32 or wider: `noise_scale`, `trace` of the covariance of the gradient of one
-    example, and `squared_norm` of the true gradient, which may come out negative.
+    example, and `squared_norm` of the true gradient, which may come out negative. All are NaN if fewer than
+    two batches have examples.
 
   Example:
     >>> gradient_noise_scale(jnp.array([[2.0, 1.0], [4.0, 1.0]]), jnp.array([8, 8])).trace
@@ -180,14 +181,16 @@ def gradient_noise_scale(gradients: PyTree, counts: ArrayLike) -> NoiseScale:
       f"gradients and counts must have a row for each of k >= 2 batches, got {shapes}, {counts.shape}"
     )
   counts = counts.astype(jnp.result_type(*leaves))
-  total = counts.sum()
+  total, num_batches = counts.sum(), (counts > 0).sum().astype(counts.dtype)
   deviation = square = jnp.zeros((), counts.dtype)
   for leaf in leaves:
-    rows = leaf.reshape(number, -1)
+    # A batch in which nothing counts has no mean.
+    rows = jnp.where(counts[:, None] > 0, leaf.reshape(number, -1), 0)
     mean = jnp.matmul(counts, rows, precision="highest") / total
     # Of deviations: a difference of squared norms would lose the digits of a small noise.
     deviation += (counts / total * jnp.square(rows - mean[None]).sum(axis=1)).sum()
     square += jnp.square(mean).sum()
-  trace = total / (number - 1) * deviation
+  # One batch says nothing about the noise.
+  trace = jnp.where(num_batches > 1, total * deviation / (num_batches - 1), jnp.nan)
   squared_norm = square - trace / total
   return NoiseScale(trace / squared_norm, trace, squared_norm)

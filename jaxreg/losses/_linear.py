@@ -86,9 +86,10 @@ def linear(
   if key is not None:
     check_key(key)
   classes = kernels[0].shape[1]
-  taken = tuple(_labels(y, rows[0], classes, class_axis) for y in labels)
   if where is not None:
     where = jnp.asarray(check_where(where, lead))
+    labels = tuple(_counting(y, where) for y in labels)
+  taken = tuple(_labels(y, rows[0], classes, class_axis) for y in labels)
 
   def whole(rows, kernels, biases, taken, where, key):
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(lead) :]), (rows, taken, where))
@@ -107,6 +108,13 @@ def _kernel(kernel: ArrayLike) -> Array:
   if kernel.ndim != 2:
     raise ValueError(f"kernel must be [features, classes], got {kernel.shape}")
   return kernel
+
+
+def _counting(labels: ArrayLike, where: Array) -> ArrayLike:
+  """Returns labels of class 0 for examples that do not count, whose labels may be anything."""
+  array = check_array(labels, "labels")
+  integer = jnp.issubdtype(array.dtype, jnp.integer) and array.shape == where.shape
+  return zero_elsewhere(where, array) if integer else array
 
 
 def _labels(labels: ArrayLike, features: Array, classes: int, class_axis: str | None) -> Array:

@@ -62,6 +62,10 @@ def test_the_metrics_are_those_of_the_step():
   trace = (small - big) / (1 / 16 - 1 / 32)
   assert values["noise_trace"] == pytest.approx(trace, rel=1e-3)
   assert values["squared_gradient"] == pytest.approx((32 * big - 16 * small) / 16, rel=1e-2, abs=1e-3)
+  # Half of the batch without an example that counts says nothing about the noise.
+  even = {**batch, "weights": np.float32(np.arange(32) % 2 == 0)}
+  _, metrics = jax.jit(built.sharpness_step)(state, even)
+  assert tuple(map(float, metrics["noise_trace"])) == (0, 0)
 
 
 @pytest.mark.thorough

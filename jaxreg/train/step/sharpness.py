@@ -60,12 +60,14 @@ def make_sharpness_step(
     scale = flatness.gradient_noise_scale(stacked, jnp.stack(counts))
 
     one = jnp.float32(1)
+    # If the examples of one half do not count, the step says nothing about the noise.
+    both = (jnp.stack(counts) > 0).all()
     measured: Metrics = {
       "critical_sharpness": (sharpness.critical, one),
       "directional_sharpness": (sharpness.directional, one),
       "normalized_sharpness": (sharpness.normalized, one),
-      "noise_trace": (scale.trace, one),
-      "squared_gradient": (scale.squared_norm, one),
+      "noise_trace": (jnp.where(both, scale.trace, 0), both.astype(jnp.float32)),
+      "squared_gradient": (jnp.where(both, scale.squared_norm, 0), both.astype(jnp.float32)),
     }
     return state, measured
 
