@@ -62,6 +62,7 @@ class Model:
   params: Params
   loss_fn: LossFn | None
   features_fn: Callable[..., Any] | None
+  last_layer: tuple[Any, Any] | None
   key: Key
   train: Mapping[str, Any] | None
   others: Mapping[str, np.ndarray]

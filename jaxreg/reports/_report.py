@@ -53,6 +53,7 @@ def report(
   train: Mapping[str, Any] | None = None,
   others: Mapping[str, Any] | None = None,
   features_fn: Callable[..., Any] | None = None,
+  last_layer: tuple[Any, Any] | None = None,
   title: str = "Report card",
   class_names: Collection[str] = (),
   alpha: float = 0.1,
@@ -90,6 +91,8 @@ def report(
     features_fn: like `predict_fn`, without a key: the features `[n, ...]` of inputs, for the detectors of
       `calibration.fit_detector` in `ood`. They learn from `held_out`, or from the half of `data` that they
       are not measured on.
+    last_layer: its kernel `[size, classes]` and bias `[classes]` or None, where `features_fn` returns what it
+      gets: with them `ood` also has the detectors `vim` and `react`.
     title, class_names: for the page.
     alpha: how often a conformal set may miss the label.
     eps: radii of the attacks; by default from 0.01 to 0.2 of the range of the inputs.
@@ -119,7 +122,9 @@ def report(
     "channel_axis": channel_axis,
     "class_names": tuple(map(str, class_names)),
   }
-  arrays: Table = {"params": params, "held_out": held_out, "train": train}
+  if last_layer is not None and features_fn is None:
+    raise ArgumentError("last_layer", "must come with features_fn")
+  arrays: Table = {"params": params, "held_out": held_out, "train": train, "last_layer": last_layer}
   arrays["others"] = {name: np.asarray(each) for name, each in (others or {}).items()}
   functions: Table = {"loss_fn": loss_fn, "features_fn": features_fn}
   model = make_model(predict_fn, data, **arrays, **functions, key=key, **options)

@@ -27,6 +27,7 @@ DETECTORS: dict[Any, str] = {
   "relative_mahalanobis": "relative Mahalanobis",
   "knn": "neighbours",
 }
+OF_LAST_LAYER: dict[Any, str] = {"vim": "ViM", "react": "ReAct"}
 
 
 CORRUPTIONS = ("noise", "rotation", "shift", "scale", "brightness", "contrast", "box")
@@ -82,6 +83,8 @@ def elsewhere(model: Model) -> Section:
       " Mahalanobis, relative Mahalanobis and neighbours are distances of the features from those of "
       "held-out examples."
     )
+    if model.last_layer is not None:
+      sentence += " ViM and ReAct compute logits from features, too."
     functions += ", fit_detector"
   cost = f"{sum(map(len, arrays.values())) - len(usual)} predictions"
   return Section(numbers, arrays, sentence, cost, functions)
@@ -101,8 +104,12 @@ def _by_features(model: Model, rows: np.ndarray, others: dict[str, np.ndarray]) 
   features, ours = model.features(learned), model.features(inputs[rows])
   theirs = {name: model.features(other) for name, other in others.items()}
   options: Any = {"labels": labels, "num_neighbors": min(50, max(1, len(labels) // 100))}
+  detectors = DETECTORS
+  if model.last_layer is not None:
+    options["kernel"], options["bias"] = model.last_layer
+    detectors = detectors | OF_LAST_LAYER
   numbers = {}
-  for kind, title in DETECTORS.items():
+  for kind, title in detectors.items():
     detector = jax.jit(calibration.fit_detector(features, kind=kind, **options))
     scores = np.asarray(detector(ours))
     for name, other in theirs.items():

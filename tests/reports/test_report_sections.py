@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 from sklearn import covariance, metrics
 from sklearn.ensemble import RandomForestClassifier
 
@@ -107,6 +107,30 @@ def test_detection_is_that_of_scikit_learn(card):
     assert found[f"{name}/auroc"] == pytest.approx(metrics.roc_auc_score(strange, scores), abs=2e-3)
     passed, hits, _ = metrics.roc_curve(1 - strange, -scores, drop_intermediate=False)
     assert found[f"{name}/fpr95"] == pytest.approx(passed[np.argmax(hits >= 0.95)], abs=0.03)
+
+
+def test_detectors_of_the_last_layer_are_numpy_s(tmp_path):
+  kernel, bias = np.random.default_rng(1).normal(size=(16, 3)), np.array([0.5, 0.0, -0.5])
+  options = {"others": {"ones": IMAGES[:50] * 0 + 1}, "sections": ("ood",), "params": WEIGHTS}
+  options["held_out"] = {"inputs": IMAGES + 1, "labels": LABELS}
+  options |= {"features_fn": lambda params, x: x, "last_layer": (kernel, bias)}
+  found = numbers(jaxreg.report(linear, DATA, out=tmp_path / "card", **options), "ood")
+  train, ours, theirs = (x.reshape(len(x), -1).astype(float) for x in (IMAGES + 1, IMAGES, np.ones((50, 16))))
+  origin = -np.linalg.pinv(kernel.T) @ bias
+  values, vectors = np.linalg.eigh((train - origin).T @ (train - origin))
+  minor = vectors[:, np.argsort(values)[:8]]
+  residual = lambda x: np.linalg.norm((x - origin) @ minor, axis=1)
+  scale = (train @ kernel + bias).max(1).mean() / residual(train).mean()
+  energy = lambda x: -special.logsumexp(x @ kernel + bias, axis=1)
+  limit = np.quantile(train, 0.9)
+  for kind, score in (
+    ("vim", lambda x: scale * residual(x) + energy(x)),
+    ("react", lambda x: energy(np.minimum(x, limit))),
+  ):
+    want = metrics.roc_auc_score(np.repeat([0, 1], [200, 50]), np.concatenate([score(ours), score(theirs)]))
+    assert found[f"ones/{kind}_auroc"] == pytest.approx(want, abs=5e-3)
+  with pytest.raises(ValueError, match="last_layer must come with features_fn"):
+    jaxreg.report(linear, DATA, out=tmp_path / "other", **options | {"features_fn": None})
 
 
 @pytest.mark.parametrize("apart", [True, False])

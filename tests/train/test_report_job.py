@@ -56,6 +56,15 @@ def test_the_noise_and_the_loss_are_those_of_the_training(trained):
 
 
 @pytest.mark.thorough
+def test_detectors_learn_from_the_features_and_the_last_layer(trained):
+  report(trained, report__sections=("ood",), report__minutes=0.05)
+  card = json.loads((trained / "run" / "report" / "report.json").read_text())["sections"]["ood"]
+  assert card["status"] == "done", card
+  kinds = ("mahalanobis", "relative_mahalanobis", "knn", "vim", "react")
+  assert {f"noise/{kind}_auroc" for kind in kinds} <= {*card["numbers"]}
+
+
+@pytest.mark.thorough
 def test_another_run_is_compared_and_left_alone(trained):
   before = runs.snapshot(trained / "other")
   _, results = report(trained, report__against=(str(trained / "other"),))

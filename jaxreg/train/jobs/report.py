@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from etils.epath import Path
 
-from jaxreg import reports
+from jaxreg import models, reports
 from jaxreg._atomic_files import in_bucket
 from jaxreg._errors import ArgumentError
 from jaxreg.train.config.choices import Config
@@ -132,6 +132,7 @@ def _cards(config: Config, workdir: Path, place: Path) -> tuple[int, list[Path]]
         sections=config.report.sections or None,
         minutes=config.report.minutes / run.number,
         features_fn=_features_fn(run, state) if split.labels.dtype.kind in "iu" else None,
+        last_layer=_last_layer(run, state),
         title=f"{workdir.name}: {run.program.name}, step {run.step}{seeds}",
         class_names=run.dataset.describe().class_names,
         alpha=config.evaluate.alpha,
@@ -170,6 +171,14 @@ def _features_fn(run: RestoredRun, state: TrainState) -> Callable[[Params, Array
     return passed[0][0]
 
   return features
+
+
+def _last_layer(run: RestoredRun, state: TrainState) -> tuple[Array, Array] | None:
+  """Returns the kernel and the bias of a softmax; other methods have no single layer after the features."""
+  if run.program.method.head is not models.SoftmaxHead:
+    return None
+  layer = state.params["head"]["classifier"]
+  return layer["kernel"], layer["bias"]
 
 
 def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
