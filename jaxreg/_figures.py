@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 GREY: Any = "dimgray"
 NOT_FINITE = "not finite"  # the group of the marks of values that are not finite
@@ -72,13 +72,15 @@ def log_scale(axis: Axes, *, min_ratio: float = 1.0) -> None:
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
   """Sets plain numbers as ticks of a logarithmic axis with values from `low` to `high`."""
-  axis.set_major_locator(LogLocator(subs=_digits(low, high), numticks=12))
+  if high < 12 * low:  # contains too few of the numbers 1, 2 and 5 times a power of ten
+    axis.set_major_locator(MaxNLocator(5, min_n_ticks=3))
+  else:
+    axis.set_major_locator(LogLocator(subs=_digits(low, high), numticks=12))
   _plain(axis)
 
 
 def _digits(low: float, high: float) -> tuple[int, ...]:
-  # 1-2-5 ticks where they fit, so that an axis of less than a decade also has labels.
-  return (1, 2, 5) if high < 300 * low else (1,)
+  return (1, 2, 5) if high < 1000 * low else (1,)
 
 
 def _plain(axis: Axis) -> None:
@@ -87,8 +89,17 @@ def _plain(axis: Axis) -> None:
 
 
 def tidy(axis: Axes, title: str = "", *, grid: Literal["both", "x"] = "both") -> None:
-  """Adds a title on the left and a light grid, and takes away the upper and the right frame."""
-  axis.set_title(title, loc="left", fontsize="medium")
+  """Adds a title on the left, a light grid and at least three ticks; hides the upper and the right frame."""
+  if title:
+    axis.set_title(title, loc="left", fontsize="medium")
+  for each in (axis.xaxis, axis.yaxis):
+    locator, (low, high) = each.get_major_locator(), each.get_view_interval()
+    if isinstance(locator, LogLocator) and 0 < low < high < 1000 * low:
+      log_ticks(each, low, high)
+    elif isinstance(locator, LogLocator):
+      locator.set_params(numticks=int(np.clip(each.get_tick_space(), 5, 9)))
+    elif isinstance(locator, MaxNLocator):
+      locator.set_params(min_n_ticks=3)
   axis.grid(alpha=0.3, axis=grid)
   axis.spines[["top", "right"]].set_visible(False)
 

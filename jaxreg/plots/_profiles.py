@@ -40,9 +40,9 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
   axes[1].set_yscale("log")
   log_ticks(axes[1].yaxis, *axes[1].get_ylim())
   for axis, name in zip(axes, ("linear scale", "log scale"), strict=True):
-    tidy(axis, name)
-    axis.set_xlabel(r"$\alpha$")
     axis.xaxis.set_major_locator(MaxNLocator(4))
+    axis.set_xlabel(r"$\alpha$")
+    tidy(axis, name)
   axes[0].set_ylabel(r"loss at $\theta + \alpha d$")
   handles, _ = axes[0].get_legend_handles_labels()
   marks = (stroke("mean"), band("one standard deviation"), stroke("one direction", width=0.5))

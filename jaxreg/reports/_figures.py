@@ -58,8 +58,8 @@ def histograms(by_label: Mapping[str, np.ndarray], xlabel: str, *, bins: Any = 3
   for label, values in some.items():
     weights = np.full(len(values), 1 / len(values))
     axis.hist(values, edges, weights=weights, histtype="step", linewidth=1.5, label=verbatim(label))
-  tidy(axis, "share of the examples")
   axis.set(xlabel=xlabel, yscale="log")
+  tidy(axis, "share of the examples")
   axis.legend(fontsize="small", frameon=False)
   return figure
 

@@ -12,7 +12,7 @@ from etils.epath import Path
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxreg._figures import WIDTH, new_figure
+from jaxreg._figures import WIDTH, new_figure, tidy
 from jaxreg.train import RunError
 from jaxreg.train.run.metrics_file import read_records
 from papers._command import one_line_errors, read_comparison, row_folder
@@ -59,8 +59,7 @@ def draw(
       axis.fill_between(steps, low, loss + half, color=style["color"], alpha=0.2, linewidth=0)
     axis.set_title(name, loc="left", fontsize="small")
     axis.set_yscale("log")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.3)
+    tidy(axis)
   for axis in axes[len(curves) - columns : len(curves)]:  # the lowest panel of each column
     axis.tick_params(labelbottom=True)
     axis.set_xlabel("step")

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from jaxreg._figures import WIDTH, band, bar, new_figure
+from jaxreg._figures import WIDTH, band, bar, new_figure, tidy
 from jaxreg._intervals import cut, interval
 from jaxreg._metrics import metric
 
@@ -74,9 +74,7 @@ def sweep(
     axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(xlabel)
-    axis.set_title(label, loc="left", fontsize="medium")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.3)
+    tidy(axis, label)
   handles, _ = axes[0].get_legend_handles_labels()
   marks = (bar("95 % interval"), band(f"95 % interval of {reference[0]}"))
   figure.legend(

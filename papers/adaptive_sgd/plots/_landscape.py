@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import new_figure
+from jaxreg._figures import new_figure, tidy
 
 
 def stationary_points(
@@ -49,8 +49,7 @@ def stationary_points(
     axis.plot(*curve, color="black", linestyle=("-", "--", ":")[number % 3], linewidth=1.2, label=label)
   axis.set(xlabel="loss at the stationary point", ylabel="index")
   axis.set_ylim(bottom=-0.01)
-  axis.spines[["top", "right"]].set_visible(False)
-  axis.grid(alpha=0.3)
+  tidy(axis)
   axis.legend(fontsize="small")
   return figure
 

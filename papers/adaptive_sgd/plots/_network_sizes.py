@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, band, dot, new_figure, stroke
+from jaxreg._figures import WIDTH, band, dot, new_figure, stroke, tidy
 
 
 def network_sizes(
@@ -66,6 +66,5 @@ def network_sizes(
   right.minorticks_off()
   right.legend(handles=[dot("one run"), stroke("mean")], fontsize="small", frameon=False)
   for axis in (left, right):
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
   return figure

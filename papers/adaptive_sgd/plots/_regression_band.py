@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, new_figure
+from jaxreg._figures import WIDTH, new_figure, tidy
 
 
 def regression_band(
@@ -67,6 +67,5 @@ def regression_band(
   axis.plot(*points, "o", color="tab:red", markersize=4, label="training points", zorder=4)
   axis.set(xlabel="x", ylabel="y", xlim=(x[0], x[-1]))
   axis.legend(fontsize="small", frameon=False)
-  axis.grid(alpha=0.3)
-  axis.spines[["top", "right"]].set_visible(False)
+  tidy(axis)
   return figure

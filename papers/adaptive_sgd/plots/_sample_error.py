@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, band, new_figure
+from jaxreg._figures import WIDTH, band, new_figure, tidy
 
 
 def sample_error(
@@ -52,8 +52,7 @@ def sample_error(
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set(xlabel="samples M", ylabel=name)
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
   handles, _ = axes[0].get_legend_handles_labels()
   spread = band("one standard deviation")
   axes[0].legend(handles=[*handles, spread], fontsize="small", frameon=False, title=f"{len(scaled)} runs")

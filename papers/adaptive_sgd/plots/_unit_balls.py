@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, new_figure
+from jaxreg._figures import WIDTH, new_figure, tidy
 
 
 def unit_balls(
@@ -54,10 +54,8 @@ def unit_balls(
         "", vector, (0, 0), arrowprops={"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 0}
       )
       axis.plot([], [], color=color, label=label)
-    axis.set_title(name, loc="left", fontsize="medium")
     axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.3)
+    tidy(axis, name)
   handles, labels = axes[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
   return figure

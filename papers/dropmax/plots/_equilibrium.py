@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import new_figure
+from jaxreg._figures import new_figure, tidy
 
 
 def equilibrium(
@@ -60,7 +60,6 @@ def equilibrium(
   axis.set_ylim(0, 1)
   axis.set_xlabel("retain probability $g$ of the posterior $q(z | x, y)$")
   axis.set_ylabel(r"retain probability $\rho$ of the prior $p(z | x)$")
-  axis.grid(alpha=0.3)
-  axis.spines[["top", "right"]].set_visible(False)
+  tidy(axis)
   axis.legend(frameon=False, loc="upper left")
   return figure

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxreg._figures import new_figure
+from jaxreg._figures import new_figure, tidy
 
 Records = Sequence[Mapping[str, Any]]
 # The metrics of a panel by label; each panel is one row of the figure.
@@ -72,8 +72,7 @@ def first_steps(columns: Mapping[str, Mapping[str, Records]], *, window: int = 5
   for axis in grid[:, -1]:
     axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
   for axis in grid.flat:
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
   return figure
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, log_scale, new_figure
+from jaxreg._figures import WIDTH, log_scale, new_figure, tidy
 
 
 def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
@@ -41,8 +41,7 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
     log_scale(axis)
     axis.set_title(textwrap.fill(name, 30), loc="left", fontsize="small")
     axis.set_xlabel("training step")
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
   axes[0].set_ylabel("mean norm of the gradient in the logits")
   # Below the axes: on them, the legend would cover a curve.
   handles, labels = axes[0].get_legend_handles_labels()

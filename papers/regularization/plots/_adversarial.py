@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, band, new_figure
+from jaxreg._figures import WIDTH, band, new_figure, tidy
 
 
 def adversarial(
@@ -88,5 +88,4 @@ def _errors(axis: Axes, eps: np.ndarray, errors: Mapping[str, ArrayLike]) -> Non
   axis.set(xlabel=r"$\epsilon$", ylabel="test error, %", ylim=(0, 100))
   handles, _ = axis.get_legend_handles_labels()
   axis.legend(handles=[*handles, band("one standard deviation")], fontsize="small", frameon=False)
-  axis.grid(alpha=0.3)
-  axis.spines[["top", "right"]].set_visible(False)
+  tidy(axis)

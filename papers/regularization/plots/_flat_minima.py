@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, band, new_figure, stroke
+from jaxreg._figures import WIDTH, band, new_figure, stroke, tidy
 
 
 def flat_minima(
@@ -61,6 +61,5 @@ def flat_minima(
   path = stroke("a run on its way", width=0.8)
   right.legend(handles=[*handles, path], fontsize="small", frameon=False, title="end of training")
   for axis in (left, right):
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
   return figure

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import new_figure
+from jaxreg._figures import new_figure, tidy
 from papers.regularization.plots._plane import pair
 
 
@@ -51,7 +51,6 @@ def seed_curves(
   for style, (label, step) in zip(itertools.cycle(("--", ":")), (marks or {}).items()):
     axis.axvline(step, color="black", linestyle=style, linewidth=1, label=label)
   axis.set(xlabel="step", ylabel=ylabel, yscale="log" if log else "linear")
-  axis.spines[["top", "right"]].set_visible(False)
-  axis.grid(alpha=0.3)
+  tidy(axis)
   axis.legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
   return figure

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, new_figure
+from jaxreg._figures import WIDTH, new_figure, tidy
 from papers.regularization.plots._plane import loss_at, pair, quadratic
 
 MAX_MATCHED = 12
@@ -69,6 +69,5 @@ def stopping_path(
     right.plot(ratios, values, color=f"C{number}", label=name)
   right.set(xscale="log", xlabel=r"$\lambda / \alpha$", ylabel="fraction of the component that is kept")
   right.legend(fontsize="small", frameon=False)
-  right.grid(alpha=0.3)
-  right.spines[["top", "right"]].set_visible(False)
+  tidy(right)
   return figure
