@@ -11,10 +11,12 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.domains.python import PythonDomain
 from sphinx.transforms import SphinxTransform
 
 DOCS = Path(__file__).resolve().parent
@@ -32,12 +34,15 @@ author = "The jaxreg authors"
 copyright = author
 version = release = jaxreg.__version__
 REPOSITORY = os.environ.get("GITHUB_REPOSITORY")  # of the workflow that builds the site
+CLONE = f"https://github.com/{REPOSITORY}" if REPOSITORY else "<this repository>"
 
 extensions = [
   "myst_parser",
   "sphinx.ext.autodoc",
   "sphinx.ext.napoleon",
   "sphinx.ext.intersphinx",
+  "sphinx.ext.viewcode",
+  "sphinx_copybutton",
   "sphinx.ext.mathjax",
   "sphinx-mathjax-offline",  # MathJax's files in the site, so that no page needs another host
   "sphinx_gallery.gen_gallery",
@@ -57,7 +62,7 @@ if REPOSITORY:
 import sys
 
 if "google.colab" in sys.modules:
-  %pip install --quiet "jaxreg[train] @ git+https://github.com/{REPOSITORY}"
+  %pip install --quiet "jaxreg[train] @ git+{CLONE}"
 """
 exclude_patterns = ["_build", "**/README.*"]
 default_role = "literal"
@@ -66,15 +71,18 @@ nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures, most of them of
 
 html_theme = "furo"
 html_title = f"jaxreg {release}"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static", "figures"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
 
+copybutton_selector = "div:not(.highlight-text, .highlight-none) > div.highlight > pre"  # code, not outputs
+copybutton_prompt_text = ">>> "
 maximum_signature_line_length = 80
 python_display_short_literal_types = True
 autodoc_class_signature = "mixed"
-autodoc_default_options = {"member-order": "bysource"}
+autodoc_default_options = {"member-order": "bysource", "no-index-entry": True}  # the search has the titles
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
@@ -126,6 +134,31 @@ class Links(SphinxTransform):
       link["refdoc"] = self.env.docname
       literal.replace_self(link)
       link += literal
+
+
+# The words that people look for, by the page that the search shows first.
+WORDS = {"running": ("resume", "install"), "guides/quickstart": ("start",)}
+
+
+class SearchWords(SphinxTransform):
+  """Gives the page of a name the words of the name, `label smoothing`, and other pages those of `WORDS`."""
+
+  default_priority = 500
+
+  def apply(self) -> None:
+    page, words = self.env.docname, WORDS.get(self.env.docname, ())
+    if re.fullmatch(r"reference/\w+/(?!index)\w+(-class)?", page) and "_" in page.strip("_"):
+      words = (page.rpartition("/")[2].removesuffix("-class").replace("_", " "),)
+    # With the page as target, a result is one row with that of the text.
+    self.document.append(addnodes.index(entries=[("single", each, "", "main", None) for each in words]))
+
+
+class Names(PythonDomain):
+  """Keeps names out of the search, which has their pages already."""
+
+  def get_objects(self) -> Iterator[tuple[str, str, str, str, str, int]]:
+    for *parts, _ in super().get_objects():
+      yield (*parts, -1)
 
 
 NUMBER = re.compile(r"[-\u2212]?\d[\d.,]*(?: ±\s[\d.,]+)?(?:\s%)?")
@@ -197,6 +230,10 @@ def links_to_root_pages(app, docname: str, source: list[str]) -> None:
   source[0] = re.sub(r"\]\((?:\.\./)+papers/(\w+)/README\.md", rf"]({up}papers/\1.md", source[0])
 
 
+def name_the_clone(app, docname: str, source: list[str]) -> None:
+  source[0] = source[0].replace("<this repository>", CLONE)
+
+
 def link_to_colab(app, docname: str, source: list[str]) -> None:
   """Below the title of a tutorial; GitHub's workflow knows the repository and fills a branch of notebooks."""
   if REPOSITORY and re.fullmatch(r"tutorials/(?!index|sg_)\w+", docname):
@@ -230,10 +267,13 @@ def setup(app) -> None:
   gallery.write(DOCS)
   reference.write(DOCS)
   method_table.write(DOCS)
+  app.add_domain(Names, override=True)
   app.add_transform(Links)
+  app.add_transform(SearchWords)
   app.add_transform(Numbers)
   app.connect("build-finished", write_for_machines)
   app.connect("source-read", links_to_root_pages)
   app.connect("source-read", link_to_colab)
+  app.connect("source-read", name_the_clone)
   app.connect("autodoc-process-docstring", ready_for_napoleon, priority=100)  # before napoleon
   app.connect("autodoc-process-signature", as_written)

@@ -1,8 +1,8 @@
-"""The gallery: every figure of the pages, its text and the command that makes it.
+"""The gallery: every figure of the pages, its title, its text and the command that makes it.
 
-`conf.py` writes it and its thumbnails into `docs/gallery/`. The page of a figure is read: the figure's
-alternative text is its caption, and the last paragraph above it that has commands has the figure's. NAME in a
-command stands for the code with which a paragraph above the figure begins.
+`conf.py` writes it and its thumbnails into `docs/gallery/`. The page of a figure is read: the heading above
+it is its title, the alternative text its caption, and the last paragraph above it that has commands has the
+figure's. NAME in a command stands for the code with which a paragraph above the figure begins.
 """
 
 import re
@@ -17,8 +17,9 @@ COMMAND = re.compile(r"`(python [^`]+)`|^(python (?:.*\\\n)*.*)", re.MULTILINE)
 
 
 class Figure(NamedTuple):
-  """A figure: its file, what one sees, the commands that make it, and the page, as Sphinx calls it."""
+  """A figure: its title, file, what one sees, the commands that make it, and the page, as Sphinx calls it."""
 
+  title: str
   file: Path
   seen: str
   commands: list[str]
@@ -42,13 +43,16 @@ def sections() -> dict[str, list[Figure]]:
 def _figures(page: Path, text: str) -> list[Figure]:
   name = str(page.relative_to(ROOT).with_suffix("")).removeprefix("docs/").removesuffix("/README")
   found: list[Figure] = []
+  title, name_of = "", "NAME"
   commands: list[str] = []
-  name_of = "NAME"
   for block in re.split(r"\n\s*\n", text):
+    if block.startswith("#"):
+      title = block.partition("\n")[0].lstrip("# ")
     if figures := FIGURE.findall(block):
       own = [re.sub(r"\bNAME\b", name_of, each) for each in commands]
       found += [
-        Figure((page.parent / file).resolve(), " ".join(seen.split()), own, name) for seen, file in figures
+        Figure(title, (page.parent / file).resolve(), " ".join(seen.split()), own, name)
+        for seen, file in figures
       ]
     else:
       name_of = code[1] if (code := re.match(r"`(\w+)`", block)) else name_of
@@ -70,7 +74,8 @@ def page() -> str:
     for figure in figures:
       lines += [
         *(f"   .. figure:: {figure.file.name}", f"      :target: ../_static/{figure.file.name}"),
-        *(f"      :alt: {figure.seen}", "", f"      {figure.seen} :doc:`More </{figure.page}>`.", ""),
+        *(f"      :alt: {figure.seen}", "", f"      **{figure.title}**", ""),
+        *(f"      {figure.seen} :doc:`More </{figure.page}>`.", ""),
         *("      .. code-block:: sh", "", *(f"         {command}" for command in figure.commands), ""),
       ]
   return "\n".join(lines) + "\n"

@@ -213,9 +213,7 @@ def guides() -> dict[str, list[str]]:
 
 
 def _page(folder: str, name: str) -> str:
-  # The search finds `label smoothing` by the words of this entry.
-  words = f".. index:: ! {name.replace('_', ' ')}\n\n" if "_" in name.strip("_") else ""
-  top = f"{words}{_title(f'{folder}.{name}')}.. py:currentmodule:: jaxreg.{folder}\n\n"
+  top = f"{_title(f'{folder}.{name}')}.. py:currentmodule:: jaxreg.{folder}\n\n"
   if f"{folder}.{name}" in DATA:
     value = f"\n   .. code-block:: python\n\n      {value}\n" if (value := _assignment(folder, name)) else ""
     return f"{top}.. py:data:: {name}\n\n   {DATA[f'{folder}.{name}']}\n{value}"
