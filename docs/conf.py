@@ -13,11 +13,13 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.domains.python import PythonDomain
 from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
 
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]  # this checkout, whatever is installed
@@ -161,6 +163,21 @@ class Names(PythonDomain):
       yield (*parts, -1)
 
 
+class LineBreaks(SphinxPostTransform):
+  """Lets a long name in a table break behind its dots, underscores and signs."""
+
+  default_priority = 500
+  formats = ("html",)
+
+  def run(self, **kwargs: Any) -> None:
+    for entry in self.document.findall(nodes.entry):
+      for literal in list(entry.findall(nodes.literal)):
+        parts = re.split(r"(?<=[._=:/])(?=\w)", literal.astext())
+        literal.children = [nodes.Text(parts[0])]
+        for part in parts[1:]:
+          literal += [nodes.raw("", "<wbr>", format="html"), nodes.Text(part)]
+
+
 NUMBER = re.compile(r"[-\u2212]?\d[\d.,]*(?: ±\s[\d.,]+)?(?:\s%)?")
 
 
@@ -270,6 +287,7 @@ def setup(app) -> None:
   app.add_domain(Names, override=True)
   app.add_transform(Links)
   app.add_transform(SearchWords)
+  app.add_post_transform(LineBreaks)
   app.add_transform(Numbers)
   app.connect("build-finished", write_for_machines)
   app.connect("source-read", links_to_root_pages)

@@ -47,7 +47,7 @@ def _figures(page: Path, text: str) -> list[Figure]:
   commands: list[str] = []
   for block in re.split(r"\n\s*\n", text):
     if block.startswith("#"):
-      title = block.partition("\n")[0].lstrip("# ")
+      title = block.partition("\n")[0].lstrip("# ").partition(": `")[0]
     if figures := FIGURE.findall(block):
       own = [re.sub(r"\bNAME\b", name_of, each) for each in commands]
       found += [
