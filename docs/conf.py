@@ -172,7 +172,7 @@ class LineBreaks(SphinxPostTransform):
   def run(self, **kwargs: Any) -> None:
     for entry in self.document.findall(nodes.entry):
       for literal in list(entry.findall(nodes.literal)):
-        parts = re.split(r"(?<=[._=:/])(?=\w)", literal.astext())
+        parts = re.split(r"(?<=\w[._=:/])(?=\w)|(?<=[a-z])(?=[A-Z])", literal.astext())
         literal.children = [nodes.Text(parts[0])]
         for part in parts[1:]:
           literal += [nodes.raw("", "<wbr>", format="html"), nodes.Text(part)]
