@@ -159,8 +159,8 @@ class Names(PythonDomain):
   """Keeps names out of the search, which has their pages already."""
 
   def get_objects(self) -> Iterator[tuple[str, str, str, str, str, int]]:
-    for *parts, _ in super().get_objects():
-      yield (*parts, -1)
+    for name, shown, kind, page, anchor, _ in super().get_objects():
+      yield name, shown, kind, page, anchor, -1
 
 
 class LineBreaks(SphinxPostTransform):
