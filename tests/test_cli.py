@@ -382,6 +382,7 @@ WAYS = [
   ("--config.data.name=npz --config.data.npz.path=a\x1b]0;b\x07\u202ec", "a\\x1b]0;b\\x07\\u202ec"),
   ("--config.job=evaluate", NOTHING),
   (f"--config.job=evaluate --config {DIGITS}", NOTHING),
+  ("merge absent other --workdir out", "error: merge.runs: absent has no config.json"),
 ]
 
 

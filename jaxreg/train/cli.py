@@ -18,7 +18,7 @@ from jaxreg.train.config.flags import check_read, fields_read, override, take_fi
 from jaxreg.train.config.values import help_lines
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.entries import Options
-from jaxreg.train.errors import RunError, program
+from jaxreg.train.errors import RunError, naming, program
 from jaxreg.train.run.folder_name import default_workdir
 from jaxreg.train.user_paths import user_path
 
@@ -154,8 +154,11 @@ def parse(argv: list[str], configs: Path) -> Call:
   if config.job in ("evaluate", "predict", "export", "report", "merge") and not has_config:
     from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 
-    run = user_path(config.merge.runs[0], "merge.runs") if config.job == "merge" else workdir
-    config = restore_config(config, run, overrides)
+    if config.job == "merge":
+      with naming("merge.runs"):
+        config = restore_config(config, user_path(config.merge.runs[0], "merge.runs"), overrides)
+    else:
+      config = restore_config(config, workdir, overrides)
   check(config)
   check_read(overrides, config)
   several = values.flag_values_dict()

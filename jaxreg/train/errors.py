@@ -1,8 +1,9 @@
 """Errors that the program reports in one line, such as mistakes of the person who runs it."""
 
+import contextlib
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from jaxreg import _errors
@@ -24,6 +25,17 @@ class ArgumentError(RunError, _errors.ArgumentError):
 def field_error(section: str, error: _errors.ArgumentError) -> RunError:
   """Returns the error of the field `section.ARGUMENT`, for arguments that are the fields of a section."""
   return RunError(f"{section}{'.' if error.argument else ''}{error.argument}: {error.problem}")
+
+
+@contextlib.contextmanager
+def naming(field: str) -> Generator[None]:
+  """Names the field of a folder in errors about it, which functions for any run call `workdir`."""
+  try:
+    yield
+  except ArgumentError as error:
+    if error.argument != "workdir":
+      raise
+    raise ArgumentError(field, error.problem) from error
 
 
 class NothingToSave(RunError):

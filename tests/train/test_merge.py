@@ -142,6 +142,7 @@ def test_other_networks_data_and_methods_are_refused(trained, tmp_path, light_ru
   (tmp_path / "full" / "notes.txt").write_text("mine")
   for arguments, told in (
     ([start, str(tmp_path / "absent")], "merge.runs: .*absent has no config.json"),
+    ([str(tmp_path / "absent"), start], "^merge.runs: .*absent has no config.json"),
     ([start], "merge.runs: must be at least two runs"),
     ([start, start], "merge.runs: each must be named once"),
     ([start, f"{trained}/../{trained.name}/start"], "merge.runs: must be different runs"),

@@ -25,7 +25,7 @@ from jaxreg.train.assemble.load_data import is_resident, load_data
 from jaxreg.train.assemble.run_parts import replicas_of
 from jaxreg.train.config.choices import Config, base_config, flatten
 from jaxreg.train.data.batches import gather, make_source, place
-from jaxreg.train.errors import ArgumentError, RunError, one_line
+from jaxreg.train.errors import RunError, naming, one_line
 from jaxreg.train.finished.restore import restore_config, restore_run
 from jaxreg.train.jobs.train import figure_title
 from jaxreg.train.run import workdir as workdirs
@@ -246,16 +246,15 @@ def _ingredients(config: Config, merger: Merger) -> list[Ingredient]:
   if len({each if in_bucket(each) else os.path.realpath(each) for each in folders}) < len(folders):
     raise RunError(f"merge.runs: must be different runs, got {config.merge.runs}")
   for folder in folders:
-    try:
+    with naming("merge.runs"):
       their = restore_config(base_config(), folder)
       workdirs.check_mergeable(folder, flatten(merger.config), merger.description)
       program, state, _ = restore_run(folder, config.evaluate.checkpoint, 0, their)
-    except ArgumentError as error:
-      raise RunError(f"merge.runs: {error.problem}") from error
     step = int(state.step)
     for replica in range(their.replicas):
       if replica:
-        state = restore_state(program, folder, step, replica, their.replicas)
+        with naming("merge.runs"):
+          state = restore_state(program, folder, step, replica, their.replicas)
       variables = jax.device_get(variables_of(state))
       _check_shapes(folder, variables, variables_of(merger.program.abstract))
       label = str(folder) + (f", seed {their.seed + replica}" if their.replicas > 1 else "")
