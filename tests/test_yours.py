@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+import traceback
 from pathlib import Path
 
 import jax
@@ -89,6 +90,25 @@ def blobs(number: int = 64, *, seed: int = 0) -> Dataset:
     labels = np.arange(number) % 3
     return Split(generator.normal(labels[:, None], 1, (number, 5)).astype(np.float32), labels)
   return Dataset(*map(split, np.random.default_rng(seed).spawn(3)), num_classes=3)
+
+def missing() -> Dataset:
+  raise ValueError("the table\\nhas no column y")
+
+def untold() -> Dataset:
+  raise KeyError("y")
+
+def nothing() -> Dataset:
+  blobs()
+
+def bare() -> Dataset:
+  return Dataset((1, 2), (3, 4), (5, 6), num_classes=2)
+
+def misspelt(key, batch):
+  return {**batch, "inputs": batch["imputs"]}
+
+def asserted(logits, labels):
+  assert logits.shape[-1] == 2, "two classes only"
+  return poly(logits, labels)
 
 def unsigned(number: int = 64):
   return blobs(number)
@@ -324,6 +344,42 @@ def test_mistakes_are_one_line(run, theirs, capsys, fields, message):
   assert (out, err.count("\n"), err[:15]) == ("", 1, "run.py: error: ")
   assert message in err
   assert not (theirs / "runs").exists()
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    (["data.name=theirs:missing"], "data.name: theirs:missing: ValueError: the table has no column y"),
+    (["data.name=theirs:untold"], "data.name: theirs:untold: KeyError: 'y'"),
+    (
+      ["data.name=theirs:nothing"],
+      "data.name: theirs:nothing: TypeError: must return a jaxreg.train.Dataset, got a NoneType",
+    ),
+    (["data.name=theirs:bare"], "data.name: theirs:bare: AttributeError: 'tuple' object has no attribute"),
+    (["data.name=theirs:missing", "job=check_data"], "theirs:missing: ValueError: the table has no column y"),
+    (
+      ["data.name=theirs:missing", "job=compare", "compare.rows=('softmax',)"],
+      "compare, row 'softmax': data.name: theirs:missing: ValueError: the table has no column y",
+    ),
+    (["augment.names=theirs:misspelt"], "config: KeyError: 'imputs' (with "),
+    (["method.name=theirs:asserted"], "config: AssertionError: two classes only (with "),
+  ],
+)
+def test_errors_of_ones_own_functions_are_one_line(run, theirs, capsys, fields, message):
+  """The traceback is that of the error's cause, for who calls from Python."""
+  assert run(flags(*fields)) == 1
+  *_, line = (out_err := capsys.readouterr()).err.splitlines()
+  assert message in line
+  assert (out_err.out, "Traceback" in out_err.err) == ("", False)
+
+
+def test_a_source_s_error_is_the_cause_of_the_one_line(theirs):
+  config = cli.parse(flags("data.name=theirs:missing"), CONFIGS).config
+  with pytest.raises(train.RunError) as raised:
+    load_data(config)
+  cause = raised.value.__cause__
+  assert isinstance(cause, ValueError)
+  assert traceback.extract_tb(cause.__traceback__)[-1].name == "missing"
 
 
 def test_two_of_one_name_are_refused(theirs):

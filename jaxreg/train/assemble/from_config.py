@@ -18,7 +18,7 @@ from jaxreg._errors import ArgumentError
 from jaxreg.train import keys
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
+from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, named_in, relevant
 from jaxreg.train.config.fields import is_read, row_of
 from jaxreg.train.data.dataset import DataSpec, Standard
 from jaxreg.train.entries import Options, parameters
@@ -48,8 +48,11 @@ from jaxreg.train.step.state import Extras, TrainState
 from jaxreg.train.step.step import make_objective, make_train_step
 from jaxreg.train.step.targets import Classes, Numbers, Target
 from jaxreg.train.step.terms import TeacherFn, half_squared_distance
-from jaxreg.train.user_modules import short
+from jaxreg.train.user_modules import is_yours, short
 from jaxreg.typing import Array, Key, Params, PyTree
+
+# What functions raise for options that do not fit; another error of our own code is a fault with a traceback.
+OPTIONS_FAIL = (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError)
 
 
 def build(
@@ -69,7 +72,9 @@ def build(
     _trace(program, data, config)
   except RunError:
     raise
-  except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
+  except Exception as error:  # Objects of a user's own modules can fail in any way.
+    if not (isinstance(error, OPTIONS_FAIL) or _own_objects(config)):
+      raise
     raise _field_error(error, config) from error
   compatibility.check_numbers(config)
   return program
@@ -392,5 +397,13 @@ def _field_error(error: Exception, config: Config) -> RunError:
     fields = [field for field in fields if row_of(field).scope != "call" and is_read(field, flat)]
     if len(fields) == 1:
       return RunError(f"{fields[0]}: {error.problem}")
-  names = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
-  return RunError(f"config: {first_line(error)} (with {names})")
+  names = [f"{part}.{config[part].name}" for part in ("model", "method", "optimizer")]
+  names += [f"{group}.{name}" for group, name in _own_objects(config) if f"{group}.{name}" not in names]
+  kind = "" if isinstance(error, OPTIONS_FAIL) else f"{type(error).__name__}: "
+  return RunError(f"config: {kind}{first_line(error)} (with {', '.join(names)})")
+
+
+def _own_objects(config: Config) -> list[tuple[str, str]]:
+  """Returns the group and the name of each object of a user's own modules that is traced."""
+  named = ((group, name) for _, group, name in named_in(flatten(config)) if is_yours(name))
+  return [(group, name) for group, name in dict.fromkeys(named) if group != "data"]

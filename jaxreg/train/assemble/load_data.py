@@ -9,12 +9,14 @@ import warnings
 from collections.abc import Generator
 
 from jaxreg.train.config.choices import Config, chosen
+from jaxreg.train.data import sources
 from jaxreg.train.data.batches import Balanced, Order, bootstrap
 from jaxreg.train.data.dataset import Dataset, scale_remark
 from jaxreg.train.data.subsets import Subset, flip_labels, hide_labels, subset
 from jaxreg.train.data.undecodable import without_faults
 from jaxreg.train.devices import processes
-from jaxreg.train.errors import ArgumentError, RunError, field_error
+from jaxreg.train.entries import shown
+from jaxreg.train.errors import ArgumentError, RunError, field_error, one_line
 from jaxreg.train.user_modules import short
 
 HINT = "; the job check-data finds all such images, and --config.data.skip_unreadable=True leaves them out"
@@ -30,8 +32,11 @@ def read_source(config: Config) -> Dataset:
   """Reads the data set that `config.data` names, unchecked and whole."""
   fraction, options = config.data.validation_fraction, Subset(**config.data.subset)
   source = chosen(config, "data").bound(subset=options, validation_fraction=fraction)
-  with _fields_of(_source(config)):
-    return source().decoded_by(hint=HINT, **config.data.stream)
+  with _fields_of(_source(config)), _own_source(config):
+    data = source()
+    if not isinstance(data, Dataset):
+      raise TypeError(f"must return a jaxreg.train.Dataset, got {shown(data)}")
+    return data.decoded_by(hint=HINT, **config.data.stream)
 
 
 def used_part(config: Config, data: Dataset) -> Dataset:
@@ -42,7 +47,7 @@ def used_part(config: Config, data: Dataset) -> Dataset:
     with _fields_of("data.skip_unreadable"):
       data, left_out = without_faults(data)
       remarks += [f"data.skip_unreadable: {left_out}"] if left_out else []
-  with _fields_of(name):
+  with _fields_of(name), _own_source(config):
     data = data.checked()
   if not config.augment.mean and (odd := scale_remark(data, **(NPZ if name == "data.npz" else {}))):
     remarks.append(f"{name}: {odd}")
@@ -85,6 +90,19 @@ def make_order(config: Config, dataset: Dataset) -> Order:
 def _source(config: Config) -> str:
   """Returns the section of the configuration that the data come from, such as `data.npz`."""
   return f"data.{short(config.data.name)}"
+
+
+@contextlib.contextmanager
+def _own_source(config: Config) -> Generator[None]:
+  """Names the source in errors of a user's own source; a fault of ours keeps its traceback."""
+  try:
+    yield
+  except RunError:
+    raise
+  except (Exception, SystemExit) as error:  # A source is a user's program: anything can be wrong with it.
+    if chosen(config, "data").entry.function in vars(sources).values():
+      raise
+    raise RunError(f"data.name: {config.data.name}: {type(error).__name__}: {one_line(error)}") from error
 
 
 @contextlib.contextmanager
