@@ -88,6 +88,12 @@ def _plain(axis: Axis) -> None:
   axis.set_minor_formatter(NullFormatter())
 
 
+def percent_ticks(axis: Axis) -> None:
+  """Labels the ticks of an axis of shares in percent."""
+  axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+  axis.set_minor_formatter(NullFormatter())
+
+
 def tidy(axis: Axes, title: str = "", *, grid: Literal["both", "x"] = "both") -> None:
   """Adds a title on the left, a light grid and at least three ticks; hides the upper and the right frame."""
   if title:

@@ -26,7 +26,7 @@ def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "
     raise TypeError(f"densities must be a dict from labels to densities, got {type(densities).__name__}")
   if not densities:
     raise ValueError("densities must have at least one entry, got none")
-  figure = new_figure(5.6, 3.8, title)
+  figure = new_figure(WIDTH, 3.8, title)
   axis = figure.subplots()
   top = 0.0
   for number, (label, density) in enumerate(densities.items()):

@@ -8,13 +8,24 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import WIDTH, band, legend_below, log_ticks, new_figure, stroke, tidy, verbatim
+from jaxreg._figures import (
+  WIDTH,
+  band,
+  legend_below,
+  log_scale,
+  log_ticks,
+  new_figure,
+  stroke,
+  tidy,
+  verbatim,
+)
 
 
 def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
   """Draws the mean loss over directions, a band of one standard deviation, and thin lines per direction.
 
-  The second axis has a log scale.
+  The second axis has a log scale. Not all losses may be positive: then it shows how far each label's losses
+  lie above their minimum, linear near 0.
 
   Args:
     alphas: `[points]`, distances in units of the parameters' own norm.
@@ -24,22 +35,30 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figure 1.
   """
   alphas = np.asarray(alphas)
-  figure = new_figure(WIDTH, 3.8, title)
-  axes = figure.subplots(1, 2)
-  for number, (label, values) in enumerate(losses.items()):
-    values = np.asarray(values)
+  shown = {label: np.asarray(values) for label, values in losses.items()}
+  for label, values in shown.items():
     if values.ndim != 2 or values.shape[1:] != alphas.shape:
       raise ValueError(f"{label} must be [directions, {len(alphas)}], got {values.shape}")
-    mean, spread = values.mean(axis=0), values.std(axis=0)
-    # On the log scale, a band that reaches below 0 ends at the minimum.
-    least = np.minimum(mean, np.maximum(mean - spread, values.min(axis=0)))
-    for axis, low in zip(axes, (mean - spread, least), strict=True):
-      axis.plot(alphas, values.T, color=f"C{number}", linewidth=0.5, alpha=0.3)
+  positive = all((values[np.isfinite(values)] > 0).all() for values in shown.values())
+  figure = new_figure(WIDTH, 3.8, title)
+  axes = figure.subplots(1, 2)
+  for number, (label, values) in enumerate(shown.items()):
+    heights = values if positive else values - values[np.isfinite(values)].min(initial=np.inf)
+    for axis, curves in zip(axes, (values, heights), strict=True):
+      mean, spread = curves.mean(axis=0), curves.std(axis=0)
+      low = mean - spread
+      if axis is axes[1]:  # a band that reaches below 0 ends at the minimum
+        low = np.minimum(mean, np.maximum(low, curves.min(axis=0)))
+      axis.plot(alphas, curves.T, color=f"C{number}", linewidth=0.5, alpha=0.3)
       axis.fill_between(alphas, low, mean + spread, color=f"C{number}", alpha=0.2, linewidth=0)
       axis.plot(alphas, mean, color=f"C{number}", label=verbatim(label))
-  axes[1].set_yscale("log")
-  log_ticks(axes[1].yaxis, *axes[1].get_ylim())
-  for axis, name in zip(axes, ("linear scale", "log scale"), strict=True):
+  if positive:
+    axes[1].set_yscale("log")
+    log_ticks(axes[1].yaxis, *axes[1].get_ylim())
+  else:
+    log_scale(axes[1])
+  logarithmic = "log scale" if positive else "height above the minimum, log scale"
+  for axis, name in zip(axes, ("linear scale", logarithmic), strict=True):
     axis.xaxis.set_major_locator(MaxNLocator(4))
     axis.set_xlabel(r"$\alpha$")
     tidy(axis, name)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from jaxreg._figures import GREY, WIDTH, bar, legend_below, new_figure, tidy, verbatim
+from jaxreg._figures import GREY, WIDTH, bar, legend_below, new_figure, percent_ticks, tidy, verbatim
 from jaxreg._intervals import wilson
 from jaxreg._paper_names import paper_name
 from jaxreg.calibration import Bins
@@ -54,6 +54,8 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
     lower.bar(edges[:-1] + place * width, count, width, align="edge", color=color, alpha=0.7)
   tidy(upper, "accuracy")
   upper.set(xlim=(0, 1), ylim=(0, 1))
+  percent_ticks(upper.xaxis)
+  percent_ticks(upper.yaxis)
   hollow: dict[str, Any] = {"color": GREY, "linestyle": "", "markersize": 4, "fillstyle": "none"}
   handles = [
     *upper.get_legend_handles_labels()[0],
@@ -111,7 +113,8 @@ def predicted(
     quantiles = np.asarray(quantiles, float)[known]
     low, high = quantiles[:, 0], quantiles[:, -1]
     inside = ((low <= targets) & (targets <= high)).mean()
-    label = f"{levels[0]:.3g} to {levels[-1]:.3g} quantile: {inside:.0%} of the targets inside"
+    ends = f"{100 * levels[0]:.3g} % to {100 * levels[-1]:.3g} % quantile"
+    label = f"{ends}: {100 * inside:.0f} % of the targets inside"
     axes[0].vlines(targets, low, high, color="tab:blue", linewidth=0.8, alpha=0.35, label=label)
     _calibration(axes[1], targets, quantiles, levels)
   axes[0].plot(targets, outputs, "o", color="tab:blue", markersize=3.5, label=f"prediction, RMSE {rmse:.4g}")
@@ -131,4 +134,6 @@ def _calibration(axis: Any, targets: np.ndarray, quantiles: np.ndarray, levels: 
   axis.plot(levels, below / number, "o-", color="tab:blue", markersize=4, label=f"{len(targets)} targets")
   tidy(axis, "share of the targets below the quantile")
   axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the predicted quantile")
+  percent_ticks(axis.xaxis)
+  percent_ticks(axis.yaxis)
   axis.legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0, 1.06))

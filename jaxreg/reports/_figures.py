@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from jaxreg import plots
-from jaxreg._figures import WIDTH, band, legend_below, new_figure, tidy, verbatim
+from jaxreg._figures import WIDTH, band, legend_below, new_figure, percent_ticks, tidy, verbatim
 from jaxreg.calibration import Bins
 
 Arrays = Mapping[str, np.ndarray]
@@ -23,13 +23,21 @@ def pooled(seeds: Sequence[Arrays], label: str = "") -> Arrays:
   return {f"{label} {name}".lstrip(): np.concatenate([each[name] for each in seeds]) for name in seeds[0]}
 
 
-def lines(by_label: ByLabel, panels: Mapping[str, tuple[str, str]], *, columns: int = 2) -> Figure:
-  """Draws the mean over the seeds and a band from minimum to maximum; a panel names both arrays."""
+class Panel(NamedTuple):
+  """A panel of lines: the names of both arrays, and which of them are shares."""
+
+  x: str
+  y: str
+  shares: str = ""  # of "x" and "y"
+
+
+def lines(by_label: ByLabel, panels: Mapping[str, Panel], *, columns: int = 2) -> Figure:
+  """Draws the mean over the seeds and a band from minimum to maximum."""
   models, seeded = len(by_label) > 1, any(len(seeds) > 1 for seeds in by_label.values())
   rows = -(-len(panels) // columns)
   figure = new_figure(WIDTH, 2.3 * rows + 0.5 + 0.2 * (models or seeded), "")
   axes: Any = figure.subplots(rows, columns, squeeze=False).ravel()
-  for axis, (title, (x, y)) in zip(axes, panels.items()):
+  for axis, (title, (x, y, shares)) in zip(axes, panels.items()):
     for number, (label, seeds) in enumerate(by_label.items()):
       grid, values = seeds[0][x], np.stack([arrays[y] for arrays in seeds])
       marker = "o" if len(grid) < 20 else ""
@@ -41,6 +49,8 @@ def lines(by_label: ByLabel, panels: Mapping[str, tuple[str, str]], *, columns: 
     tidy(axis, verbatim(title))
     axis.set_xlabel(verbatim(x))
     axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
+    for name in shares:
+      percent_ticks({"x": axis.xaxis, "y": axis.yaxis}[name])
   for axis in axes[len(panels) :]:
     axis.set_visible(False)
   if models or seeded:
@@ -49,8 +59,10 @@ def lines(by_label: ByLabel, panels: Mapping[str, tuple[str, str]], *, columns: 
   return figure
 
 
-def histograms(by_label: Mapping[str, np.ndarray], xlabel: str, *, bins: Any = 30, title: str = "") -> Figure:
-  """Draws the distribution of each array, as shares."""
+def histograms(
+  by_label: Mapping[str, np.ndarray], xlabel: str, *, bins: Any = 30, shares: bool = False, title: str = ""
+) -> Figure:
+  """Draws the distribution of each array, in percent; the values themselves may be `shares`."""
   figure = new_figure(WIDTH, 3.2, title)
   axis = figure.subplots()
   some = {label: values for label, values in by_label.items() if len(values)}
@@ -60,6 +72,9 @@ def histograms(by_label: Mapping[str, np.ndarray], xlabel: str, *, bins: Any = 3
     axis.hist(values, edges, weights=weights, histtype="step", linewidth=1.5, label=verbatim(label))
   axis.set(xlabel=xlabel, yscale="log")
   tidy(axis, "share of the examples")
+  percent_ticks(axis.yaxis)
+  if shares:
+    percent_ticks(axis.xaxis)
   axis.legend(fontsize="small", frameon=False)
   return figure
 
@@ -74,7 +89,7 @@ def _for_each(by_label: ByLabel, draw: Callable[[Sequence[Arrays], str], Figures
 
 def _errors(seeds: Sequence[Arrays], title: str) -> Figures:
   counts: Any = np.sum([arrays["confusion"] for arrays in seeds], axis=0)
-  figures = {"confusion": new_figure(0.75 * WIDTH, 0.72 * WIDTH, title)}
+  figures = {"confusion": new_figure(WIDTH, 0.72 * WIDTH, title)}
   axis: Any = figures["confusion"].subplots()
   shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
   axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -93,9 +108,9 @@ def _errors(seeds: Sequence[Arrays], title: str) -> Figures:
   pictures = (pictures - pictures.min()) / max(np.ptp(pictures), 1e-12)
   for axis in axes:
     axis.axis("off")
-  for axis, picture, *words in zip(axes, pictures, arrays["labels"], arrays["guessed"], arrays["sure"]):
+  for axis, picture, *words in zip(axes, pictures, arrays["labels"], arrays["guessed"], 100 * arrays["sure"]):
     axis.imshow(picture if picture.shape[-1] == 3 else picture[..., 0], cmap="gray", vmin=0, vmax=1)
-    axis.set_title("{} taken for {},\n{:.1%} sure".format(*words), fontsize="small")
+    axis.set_title("{} taken for {},\n{:.1f} % sure".format(*words), fontsize="small")
   return figures
 
 
@@ -144,7 +159,7 @@ def _flatness(by_label: ByLabel) -> Figures:
 
 def _corruptions(by_label: ByLabel) -> Figures:
   names = [name for name in next(iter(by_label.values()))[0] if name != "strengths"]
-  return {"corruptions": lines(by_label, {f"error, {name}": ("strengths", name) for name in names})}
+  return {"corruptions": lines(by_label, {f"error, {name}": Panel("strengths", name, "y") for name in names})}
 
 
 def _residuals(seeds: Sequence[Arrays], title: str) -> Figures:
@@ -162,7 +177,7 @@ def _noise(by_label: ByLabel) -> Figures:
 
 
 def _ood(seeds: Sequence[Arrays], title: str) -> Figures:
-  return {"confidence": histograms(pooled(seeds), "confidence", title=title)}
+  return {"confidence": histograms(pooled(seeds), "confidence", shares=True, title=title)}
 
 
 DRAWN: dict[str, Callable[[ByLabel], Figures]] = {
@@ -170,13 +185,15 @@ DRAWN: dict[str, Callable[[ByLabel], Figures]] = {
   "residuals": lambda by_label: _for_each(by_label, _residuals),
   "calibration": _calibration,
   "selective": lambda by_label: {
-    "risk and coverage": lines(by_label, {"error of the answers": ("coverage", "risk")}, columns=1)
+    "risk and coverage": lines(by_label, {"error of the answers": Panel("coverage", "risk", "xy")}, columns=1)
   },
   "conformal": _conformal,
   "ood": lambda by_label: _for_each(by_label, _ood),
   "corruptions": _corruptions,
   "adversarial": lambda by_label: {
-    "attack": lines(by_label, {"error": ("eps", "error"), "loss at the largest eps": ("steps", "loss")})
+    "attack": lines(
+      by_label, {"error": Panel("eps", "error", "y"), "loss at the largest eps": Panel("steps", "loss")}
+    )
   },
   "flatness": _flatness,
   "noise": _noise,

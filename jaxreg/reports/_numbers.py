@@ -26,7 +26,10 @@ class Number(NamedTuple):
 
   def text(self, value: float | None) -> str:
     """Returns a value of this number as people read it."""
-    return "" if value is None else f"{100 * value:.2f} %" if self.percent else f"{value:.4g}"
+    if value is None or not self.percent:
+      return "" if value is None else f"{value:.4g}"
+    digits = 4 if 1e-6 <= abs(value) < 1e-3 else 2  # a mean such as AURC may be small
+    return f"{100 * value:.{digits}f} %"
 
   @property
   def interval(self) -> str:
@@ -37,6 +40,11 @@ class Number(NamedTuple):
       digits += 1
       low, high = f"{self.low:.{digits}g}", f"{self.high:.{digits}g}"
     return f"{low} to {high}"
+
+
+def in_percent(share: float) -> str:
+  """Returns a share as a text without digits that say nothing, such as `90 %`."""
+  return f"{100 * share:.4g} %"
 
 
 def around(title: str, value: Any, half: Any) -> Number:

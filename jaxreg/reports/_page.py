@@ -15,6 +15,7 @@ from jaxreg._atomic_files import write_bytes
 from jaxreg._extras import needs
 from jaxreg.reports._figures import DRAWN
 from jaxreg.reports._store import FIGURES, PAGE, Table, below, number_of
+from jaxreg.reports._verdict import compared, mean_of, verdict
 
 TITLES = {
   "errors": "Errors",
@@ -28,7 +29,7 @@ TITLES = {
   "flatness": "Flatness",
   "noise": "The model's noise",
 }
-DPI = 110
+DPI = 200  # twice as many points as the page has, for sharp screens and print
 # By label, the tables and arrays of the seeds.
 Cards = Mapping[str, Sequence[tuple[Table, Mapping[str, np.ndarray]]]]
 
@@ -51,8 +52,18 @@ def write_page(folder: Path, cards: Cards, title: str, drawn: dict[str, Table], 
   sections = [drawn.get(name) or _section(folder, name, cards) for name in first["asked"]]
   environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
   template = environment.from_string((Path(__file__).parent / "page.html").read_text())
+  tables = {label: [table for table, _ in each] for label, each in cards.items()}
   seeds = {label: len(each) for label, each in cards.items()}
-  page = template.render(title=title, about=first["about"], seeds=seeds, sections=sections, **first_table)
+  words = {
+    "verdict": " ".join(
+      compared(tables, len(first_table["differences"]), first_table["tested"])
+      if len(tables) > 1
+      else verdict(first)
+    ),
+    "title": title,
+    "about": first["about"],
+  }
+  page = template.render(**words, seeds=seeds, sections=sections, **first_table)
   write_bytes(folder / PAGE, page.encode())
 
 
@@ -88,7 +99,5 @@ def _cell(entries: Sequence[Table | None]) -> tuple[str, str]:
   numbers = [number_of(entry) for entry in entries if entry is not None]
   if not numbers:
     return "", ""
-  one, values = numbers[0], [each.value for each in numbers]
-  if len(numbers) > 1:
-    one = one._replace(value=float(np.mean(values)), low=min(values), high=max(values))
+  one = mean_of(numbers)
   return one.text(one.value), one.interval

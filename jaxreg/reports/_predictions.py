@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from jaxreg import calibration
 from jaxreg._metrics import metric
 from jaxreg.reports._model import Model, Predicted, Section
-from jaxreg.reports._numbers import Number, mean, resamples, share
+from jaxreg.reports._numbers import Number, in_percent, mean, resamples, share
 from jaxreg.reports._statistics import point
 
 MISTAKES = 12  # pictures
@@ -140,7 +140,7 @@ def prediction_sets(model: Model) -> Section:
     more, line = _by_group(kind, names, (ours, mine, shown), (theirs, other, apart), each, model)
     numbers, lines = {**numbers, **more}, lines + line
   sentence = (
-    f"The sets are to hold the label in {1 - model.alpha:.0%} of all examples, whatever the model. A "
+    f"The sets are to hold the label in {in_percent(1 - model.alpha)} of all examples, whatever the model. A "
     "better model needs fewer classes for it; adaptive sets are larger where the model is in doubt. One "
     "threshold for all examples covers some classes and groups less often. A threshold for each of them "
     f"keeps the promise in each, with larger sets.{lines}{remark}"
@@ -219,8 +219,8 @@ def intervals(model: Model) -> Section:
   low, high = kinds["conformal"]
   arrays = {"low": low[order], "high": high[order], "targets": shown.labels[order]}
   sentence = (
-    f"Conformal intervals are to hold {1 - model.alpha:.0%} of the targets, whatever the model; a better "
-    f"model needs a smaller width for it.{remark}"
+    f"Conformal intervals are to hold {in_percent(1 - model.alpha)} of the targets, whatever the model; a "
+    f"better model needs a smaller width for it.{remark}"
   )
   function = "calibration.conformal_intervals"
   return Section(numbers, arrays, sentence, f"{len(shown.labels)} predictions", function, each)
@@ -237,7 +237,7 @@ def residuals(model: Model) -> Section:
     levels = (model.alpha / 2, 0.25, 0.5, 0.75, 1 - model.alpha / 2)
     quantiles = predictions[:, :1] + np.sqrt(predictions[:, 1:]) * ndtri(np.array(levels))
   for level, values in zip(levels, quantiles.T):
-    numbers[f"below/{level:.3g}"] = share(f"below the {level:.3g} quantile", labels <= values)
+    numbers[f"below/{level:.3g}"] = share(f"below the {in_percent(level)} quantile", labels <= values)
   if levels:
     arrays |= {"quantiles": quantiles, "levels": np.array(levels)}
   sentence = "Good predictions lie on the diagonal. The share below a predicted quantile is to be its level."

@@ -142,6 +142,7 @@ def report(
     "examples": len(model.shown.labels),
     "minutes": minutes,
     "levels": [*options["levels"]],
+    "alpha": alpha,
     "asked": [name for name in known if sections is None or name in sections],
   }
   folder, drawn = to_path(out), {}

@@ -13,7 +13,7 @@ import numpy as np
 from jaxreg import calibration
 from jaxreg._log_odds import error_log_odds
 from jaxreg._metrics import metric
-from jaxreg.reports._numbers import Number, calibration_interval, mean, positive, share
+from jaxreg.reports._numbers import Number, calibration_interval, in_percent, mean, positive, share
 from jaxreg.typing import Array
 
 AT_ONCE = 20  # resamples that the compiled statistics take at once
@@ -110,7 +110,7 @@ def _classification(
     "nll": mean(metric("nll").title, -picked, weights),
     "brier": mean(metric("brier").title, np.square(probs).sum(axis=-1) - 2 * np.exp(picked) + 1, weights),
     **{
-      name: Number(metric(name).title, *_value_and_ends(statistics[name], len(labels)))
+      name: Number(metric(name).title, *_value_and_ends(statistics[name], len(labels)), percent=True)
       for name in ("aurc", "augrc")
     },
   }
@@ -127,7 +127,7 @@ def _classification(
   for part in ANSWERED:
     name, answered = f"error_at_{part:g}", wrong[: round(part * len(wrong))]
     variance = float(statistics[name][1:].var(ddof=1))
-    numbers[name] = share(f"error of the surest {part:.0%}", answered, variance)
+    numbers[name] = share(f"error of the surest {in_percent(part)}", answered, variance)
   return numbers
 
 

@@ -28,7 +28,7 @@ from jaxreg.reports._numbers import Number
 
 Table = dict[str, Any]
 Arrays = Mapping[str, np.ndarray]
-VERSION = 2  # of the files; a version that other code cannot read gets the next number
+VERSION = 3  # of the files; a version that other code cannot read gets the next number
 DIGITS = 16  # of a fingerprint
 TABLE, ARRAYS, PAGE, FIGURES = "report.json", "report.npz", "report.html", "figures"
 SEAL = "seal"  # the name of the table's checksum

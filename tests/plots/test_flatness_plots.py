@@ -27,6 +27,15 @@ def test_profiles_show_mean_band_and_each_direction():
   figure = plots.profiles(alphas, {"plain": 2.2 + 0.1 * losses})
   figure.canvas.draw()
   assert "2.4" in [label.get_text() for label in figure.axes[1].get_yticklabels()]
+  negative = {"plain": losses - 2.5, "dropout": losses / 2}
+  linear, height = plots.profiles(alphas, negative).axes
+  np.testing.assert_allclose([line.get_ydata() for line in linear.lines[:2]], losses - 2.5)
+  drawn = np.stack([line.get_ydata() for line in height.lines])
+  np.testing.assert_allclose(drawn[:2], losses - 1)  # above the minimum of each label
+  np.testing.assert_allclose(drawn[3:5], losses / 2 - 0.5)
+  assert height.get_title(loc="left") == "height above the minimum, log scale"
+  assert (height.get_yscale(), height.get_ylim()[0]) == ("symlog", 0)
+  assert height.get_ylim()[1] > drawn.max()
   with pytest.raises(ValueError, match=r"plain must be \[directions, 5\], got \(2, 3\)"):
     plots.profiles(alphas, {"plain": losses[:, :3]})
 

@@ -17,7 +17,7 @@ from jaxreg._errors import ArgumentError
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import Split
-from jaxreg.train.errors import RunError, field_error, one_line
+from jaxreg.train.errors import RunError, field_error, naming, one_line
 from jaxreg.train.finished.inputs import is_integer
 from jaxreg.train.finished.loss import make_loss_fn, whole_batch
 from jaxreg.train.finished.restore import RestoredRun, restore_config, restore_states
@@ -47,9 +47,13 @@ def report(config: Config, workdir: str | os.PathLike[str]) -> Table:
   for other in (user_path(each, "report.against") for each in config.report.against):
     if _real(other) in map(_real, runs):
       raise RunError(f"report.against: must be another run than {other}")
-    runs[other] = restore_config(config, other)
+    with naming("report.against"):
+      runs[other] = restore_config(config, other)
   models = _models([*runs]) if len(runs) > 1 else {}
-  made = {folder: _cards(each, folder, _place(folder, workdir)) for folder, each in runs.items()}
+  made: dict[Path, tuple[int, list[Path]]] = {}
+  for folder, each in runs.items():
+    with naming("workdir" if folder == workdir else "report.against"):
+      made[folder] = _cards(each, folder, _place(folder, workdir))
   cards = {folder: folders for folder, (_, folders) in made.items()}
   pages = [card / "report.html" for card in cards[workdir]]
   if models:
@@ -133,7 +137,7 @@ def _cards(config: Config, workdir: Path, place: Path) -> tuple[int, list[Path]]
         minutes=config.report.minutes / run.number,
         features_fn=_features_fn(run, state) if split.labels.dtype.kind in "iu" else None,
         last_layer=_last_layer(run, state),
-        title=f"{workdir.name}: {run.program.name}, step {run.step}{seeds}",
+        title=f"{workdir.name}: {run.program.name}, step {run.step}, {config.evaluate.split} split{seeds}",
         class_names=run.dataset.describe().class_names,
         alpha=config.evaluate.alpha,
         levels=target.levels if isinstance(target, Numbers) else (),
