@@ -27,6 +27,7 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS)]  # this checkout, whatever is insta
 import gallery  # noqa: E402
 import llms  # noqa: E402
 import method_table  # noqa: E402
+import notebooks  # noqa: E402
 import reference  # noqa: E402
 
 import jaxreg  # noqa: E402
@@ -57,15 +58,8 @@ sphinx_gallery_conf = {
   "write_computation_times": False,
   "show_signature": False,
   "abort_on_example_error": True,
+  "first_notebook_cell": notebooks.first_cell(REPOSITORY, release),
 }
-if REPOSITORY:
-  # No package index has jaxreg, so Colab installs it from the repository.
-  sphinx_gallery_conf["first_notebook_cell"] = f"""\
-import sys
-
-if "google.colab" in sys.modules:
-  %pip install --quiet "jaxreg[train] @ git+{CLONE}"
-"""
 exclude_patterns = ["_build", "**/README.*"]
 default_role = "literal"
 nitpicky = True
@@ -254,7 +248,7 @@ def name_the_clone(app, docname: str, source: list[str]) -> None:
 def link_to_colab(app, docname: str, source: list[str]) -> None:
   """Below the title of a tutorial; GitHub's workflow knows the repository and fills a branch of notebooks."""
   if REPOSITORY and re.fullmatch(r"tutorials/(?!index|sg_)\w+", docname):
-    url = f"https://colab.research.google.com/github/{REPOSITORY}/blob/notebooks/{Path(docname).name}.ipynb"
+    url = notebooks.colab(REPOSITORY, Path(docname).name)
     source[0] = re.sub(r"(?m)^(=+)$", rf"\1\n\n`Open in Colab <{url}>`__", source[0], count=1)
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.metadata import Metadata
 
+import jaxreg
 from jaxreg import command
 from jaxreg.train import cli
 from jaxreg.train.config.fields import JOB_NAMES
@@ -96,14 +99,9 @@ def test_the_source_distribution_is_complete(packages):
   assert not [name for name in names if re.search(r"__pycache__|^runs/|^dist/|\.pyc$", name)]
 
 
-@pytest.mark.thorough
-def test_the_wheel_runs_in_an_empty_environment(packages, tmp_path):
-  """In an empty folder. What jaxreg needs comes from the environment of the tests, but not jaxreg itself."""
+def empty_environment(tmp_path):
+  """Makes an environment with the tests' own packages, but without jaxreg, and an empty folder."""
   venv.create(tmp_path / "venv", symlinks=True)
-  python = tmp_path / "venv/bin/python"
-  [wheel] = packages.glob("*.whl")
-  install = ["-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
-  subprocess.run([sys.executable, *install], check=True)
   [site] = (tmp_path / "venv/lib").glob("python*/site-packages")
   around = [path for path in sys.path if Path(path).name == "site-packages"]
   (site / "around.pth").write_text("".join(f"{path}\n" for path in around))  # not their .pth files
@@ -115,6 +113,43 @@ def test_the_wheel_runs_in_an_empty_environment(packages, tmp_path):
     done = [tmp_path / "venv/bin" / program, *arguments]
     return subprocess.run(done, cwd=folder, env=environment, capture_output=True, text=True)
 
+  return folder, site, call
+
+
+def pip(tmp_path):
+  return [sys.executable, "-m", "pip", "--python", tmp_path / "venv/bin/python", "install", "--quiet"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("address", ["a file beside the notebook", "an address"])
+def test_a_notebook_of_the_site_installs_the_wheel_and_runs(packages, tmp_path, address):
+  """Runs the first cell, as the site writes it, and the tutorial, without jaxreg and the clone."""
+  nbformat = pytest.importorskip("nbformat")
+  folder, site, call = empty_environment(tmp_path)
+  [wheel] = packages.glob("*.whl")
+  cell = runpy.run_path(str(ROOT / "docs/notebooks.py"))["first_cell"](None, jaxreg.__version__)
+  assert f'WHEEL = "{wheel.name}"' in cell
+  if address == "an address":
+    cell = cell.replace(wheel.name, wheel.as_uri())
+  else:
+    shutil.copy(wheel, folder)
+  script = (ROOT / "examples/tutorials/exact_zeros.py").read_text()
+  cells = [cell.replace("%pip install", "%pip install --no-deps --no-index"), *script.split("\n# %%")]
+  cells += ["import jaxreg; print(jaxreg.__file__)"]
+  notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
+  nbformat.write(notebook, folder / "it.ipynb")
+  run = (
+    "import nbclient, nbformat; it = nbformat.read('it.ipynb', 4); nbclient.NotebookClient(it).execute(); "
+  )
+  done = call("python", "-c", run + "print(it.cells[-1].outputs[0].text)")
+  assert done.stdout.split() == [str(site / "jaxreg/__init__.py")], done.stderr
+
+
+@pytest.mark.thorough
+def test_the_wheel_runs_in_an_empty_environment(packages, tmp_path):
+  folder, site, call = empty_environment(tmp_path)
+  [wheel] = packages.glob("*.whl")
+  subprocess.run([*pip(tmp_path), "--no-deps", "--no-index", wheel], check=True)
   where = call("python", "-c", "import jaxreg; print(jaxreg.__file__, jaxreg.__version__)")
   assert where.stdout.split() == [str(site / "jaxreg/__init__.py"), wheel.name.split("-")[1]], where.stderr
   assert call("jaxreg", "list").stdout == cli.parse(["--list"], CONFIGS).text
