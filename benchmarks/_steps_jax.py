@@ -1,6 +1,6 @@
 """Our side of the benchmark of training steps, a process of its own; see `_steps_torch.py` for the lines.
 
-With `--onednn` convolutions are oneDNN's. With `--coordinator` and `--process` it is one of two processes.
+With `--onednn` convolutions are oneDNN's.
 A task is a network's step, or
 
 - `NETWORK, forward`, its prediction of a batch;
@@ -16,8 +16,8 @@ from functools import partial
 from _clock import now
 from _convolutions import NAME, make_convolutions
 from _steps import make_steps
-from jax import block_until_ready, distributed, jit, lax, random, shard_map  # after `_steps`
-from jax.sharding import PartitionSpec
+from jax import block_until_ready, device_put, jit, lax, random, shard_map  # after `_steps`
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg._cpu.onednn import request_onednn
 from jaxreg.train.devices.sharding import make_mesh
@@ -52,13 +52,9 @@ FIELDS = {
 def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument("--onednn", action="store_true")
-  parser.add_argument("--coordinator")
-  parser.add_argument("--process", type=int)
   options = parser.parse_args()
   if options.onednn:
     request_onednn()  # as `run.py` does for `onednn=True`, before the first use of a device
-  if options.coordinator:
-    distributed.initialize(options.coordinator, 2, options.process)
   runs = {}
   for line in sys.stdin:
     task = json.loads(line)
@@ -88,7 +84,8 @@ def make(name):
     program = shard_map(
       total, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False
     )  # each device has a gradient of the whole
-    return Calls(jit(program), steps.state.params)
+    params = device_put(steps.program.init(0).params, NamedSharding(mesh, everywhere))
+    return Calls(jit(program), params)
   return steps
 
 

@@ -294,7 +294,8 @@ def check_number(value: Any, name: str) -> Any:
 
 def check_ends(ends: Any, name: str) -> tuple[Any, Any]:
   """Returns both ends of an interval, the low one first."""
-  if isinstance(ends, str) or np.shape(ends) != (2,):
+  several = isinstance(ends, tuple | list) or getattr(ends, "ndim", 0) == 1
+  if not several or len(ends) != 2:
     raise ArgumentError(name, f"must be two numbers, low and high, got {one_line(ends)}")
   low, high = (check_number(end, name) for end in ends)
   return low, high

@@ -189,8 +189,6 @@ def test_figures_of_comparisons_are_those_of_their_records(tmp_path):
 # Figures of hours of training, from before they were made narrow: only a new run draws them again.
 WIDE = {
   "adaptive_sgd_autoencoder",
-  "adaptive_sgd_mc_samples",
-  "adaptive_sgd_network_sizes",
   "dropmax_start",
   "flatness_fnn_mnist_alignment",
   "flatness_fnn_mnist_one_setting_projected_variance",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._sharding import entries
-from jaxreg.calibration._weights import predictions
+from jaxreg.calibration._weights import Examples, predictions
 from jaxreg.typing import Array
 
 
@@ -59,7 +60,13 @@ def brier(
   References:
     Brier, `Verification of forecasts expressed in terms of probability`, 1950.
   """
-  log_probs, labels, weights, counts = predictions(log_probs, labels, weights, where)
+  return _brier(predictions(log_probs, labels, weights, where))
+
+
+@functools.partial(jax.jit, inline=True)  # one program for an eager call
+def _brier(examples: Examples) -> tuple[Array, Array]:
+  """Computes the sum of the scores and of the weights."""
+  log_probs, labels, weights, counts = examples
   error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
   return (weights * (error**2).sum(axis=-1)).sum(), counts.sum()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -54,8 +56,14 @@ def weighted_examples(
   known, known_weights = known_values(raw_labels), 1 if weights is None else known_values(weights)
   if known is not None and known_weights is not None:
     check_labels(np.where(known_weights == 0, 0, known), log_probs, "log_probs")
+  return _marked(log_probs, labels, counts, weights is not None)
+
+
+@functools.partial(jax.jit, static_argnums=3, inline=True)  # one program for an eager call
+def _marked(log_probs: Array, labels: Array, counts: Array, weighted: bool) -> Examples:
+  """Marks broken examples by their weights, and replaces what does not count."""
   used = counts != 0
-  if weights is not None:
+  if weighted:
     log_probs = jnp.where(used[..., None], log_probs, -math.log(log_probs.shape[-1]))
   outside = (labels < 0) | (labels >= log_probs.shape[-1])
   # Marked in the weights, not in log_probs: on a CPU, compiled code may evaluate exp(NaN) to a number.

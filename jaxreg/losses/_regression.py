@@ -95,18 +95,19 @@ def student_t_nll(
   check_option(df, "df", outputs.shape, low=0, open_low=True)
   df = jnp.asarray(df, outputs.dtype)
   square = jnp.square((targets - outputs) * jnp.exp(-log_scales))
-  fit = square / 2 * _log1p_quotient(square / df) + jnp.log1p(square / df) / 2
+  fit = (_scaled_log1p(square, df) + jnp.log1p(square / df)) / 2
   return fit + log_scales + math.log(2 * math.pi) / 2 + _log_gamma_gap(df / 2)
 
 
-def _log1p_quotient(y: Array) -> Array:
-  """Computes `log(1 + y) / y` for `y >= 0`, with a derivative that keeps its digits near 0."""
+def _scaled_log1p(square: Array, df: Array) -> Array:
+  """Computes `df log(1 + square / df)`, which goes to `square`, with derivatives that keep their digits."""
+  y = square / df
   near = y < 0.5
   x = jnp.where(near, y, 0)
   # log(1 + y) = 2 artanh(y / (2 + y))
   series = jnp.polyval(jnp.asarray([1 / (2 * k + 1) for k in range(12, -1, -1)], y.dtype), (x / (2 + x)) ** 2)
-  safe = jnp.where(near, 1, y)
-  return jnp.where(near, 2 / (2 + x) * series, jnp.log1p(safe) / safe)
+  # A large `y` must not be divided by and multiplied with.
+  return jnp.where(near, square * 2 / (2 + x) * series, df * jnp.log1p(jnp.where(near, 1, y)))
 
 
 def _log_gamma_gap(x: Array) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -11,6 +13,10 @@ from jaxreg._labels import is_soft, is_target_of, label_entry
 from jaxreg._sharding import entries
 from jaxreg._where import only_where
 from jaxreg.typing import Array
+
+# So an eager call of a loss is a few programs instead of dozens of operations; within a program it changes
+# nothing.
+_in_one_program = functools.partial(jax.jit, inline=True)
 
 
 @only_where()
@@ -51,6 +57,7 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike, *, where: ArrayL
   return excluded + margin_cross_entropy(margins)
 
 
+@_in_one_program
 def margins_of(logits: Array, labels: Array) -> tuple[Array, Array]:
   """Returns the margins `o_k - o_t` to an integer label, `[..., classes]`, and the cost of an excluded label.
 
@@ -71,12 +78,14 @@ def margins_of(logits: Array, labels: Array) -> tuple[Array, Array]:
   return margins, jnp.where(excluded, -target, 0)[..., 0]
 
 
+@_in_one_program
 def margin_cross_entropy(margins: Array) -> Array:
   """Computes the cross-entropy from `margins_of`: `log(1 + sum of their exponentials)`."""
   top = jax.lax.stop_gradient(jnp.maximum(margins.max(axis=-1), 0))
   return top + jnp.log1p(jnp.expm1(-top) + jnp.exp(margins - top[..., None]).sum(axis=-1))
 
 
+@_in_one_program
 def cross_entropies(logits: Array) -> Array:
   """Computes `softmax_cross_entropy` for every class as label, `[..., classes]`, with equal accuracy.
 

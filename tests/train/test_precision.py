@@ -39,6 +39,7 @@ def program(model, precision, method="dropmax"):
   fields = {**CASES[model], "precision": precision, "method.name": method}
   fields |= {"batch_size": 16, "augment.mean": (0.5,)}
   fields |= {"method.logit_adjustment.loss.class_counts": (1.0,) * 10}
+  fields |= {"method.forward_correction.loss.transitions": tuple(np.eye(10).ravel().tolist())}
   return build(runs.make_config({**fields, "augment.std": (0.5,)}), data)
 
 

@@ -592,7 +592,7 @@ OPTIONS: dict[str, Field] = {
   "augment.*.rate noise.*.rate model.*_rate model.*_rates": Field(allowed="[0, 1]"),
   "model.*_noise_std model.*.embedding_noise_alpha noise.*.std": Field(allowed="[0, 1e6]"),
   "model.*.num_kept": Field(allowed="[0, 1e6]"),
-  "model.*.depth model.*.num_*": Field(allowed="[1, 1e4]"),
+  "model.*.depth model.*.unroll model.*.num_*": Field(allowed="[1, 1e4]"),
   "model.*.width model.*.widths model.*.hidden model.*.block_size model.*.patch_size model.*.d_*": Field(
     allowed="[1, 1e6]"
   ),
