@@ -1,6 +1,6 @@
 """Training steps and forward passes on a CPU beside PyTorch's, eager and compiled.
 
-    python benchmarks/steps.py [--runs 3] [--pause 1500] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
+    python benchmarks/steps.py [--runs 3] [--pause 900] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
       [--peer-python PYTHON]
 
 The trainer's whole step with metrics and augmentation; SGD with momentum, batch 128 (LeNet 50). The forward
@@ -33,7 +33,7 @@ def main() -> None:
   parser = flags(__doc__, rounds=7)
   parser.add_argument("--networks", default=f"MLP,LeNet,ResNet-20,ViT,{NAME}")
   parser.add_argument("--runs", type=int, default=3)
-  parser.add_argument("--pause", type=float, default=1500, help="seconds between runs")
+  parser.add_argument("--pause", type=float, default=900, help="seconds between runs")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   options = parser.parse_args()
   rounds, seconds, number = (2, 0.1, 1) if options.quick else (options.rounds, 0.5, options.runs)

@@ -34,7 +34,7 @@ from configs.dropmax_digits import get_config as dropmax_digits
 
 def get_config():
   config = dropmax_digits()
-  config.job, config.replicas = "compare", 5
+  config.job, config.compare.seeds = "compare", 5
   names = ("softmax", "dropmax", "random_dropmax", "label_smoothing", "focal", "sparsemax")
   config.compare.rows = {name: {"method.name": name} for name in names}
   return config

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.metadata import Metadata
 
 import jaxreg
@@ -191,3 +192,17 @@ def test_every_job_has_a_function():
   assert tuple(command.JOBS) == JOB_NAMES
   for name in JOB_NAMES:
     assert command.find_job(name).__name__ == name
+
+
+def test_the_recipe_for_conda_has_what_the_project_says():
+  recipe = yaml.safe_load((ROOT / "conda/recipe.yaml").read_text())
+  config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+  project, spaced = config["project"], lambda needs: {re.sub(r"(?<=\w)>=", " >=", each) for each in needs}
+  assert recipe["context"]["version"] == jaxreg.__version__
+  assert set(recipe["requirements"]["run"]) == {"python >=3.11", *spaced(project["dependencies"])}
+  assert set(recipe["requirements"]["host"]) - {"python 3.11.*", "pip"} == spaced(
+    config["build-system"]["requires"]
+  )
+  assert project["requires-python"] == ">=3.11"
+  assert recipe["about"]["summary"] == project["description"]
+  assert recipe["about"]["license"] == project["license"]
