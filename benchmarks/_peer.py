@@ -12,7 +12,8 @@ class Peer:
   """Runs a script beside this one that answers lines with lines.
 
   The process is stopped while it has nothing to answer. Threads of OpenMP wait by spinning, and would take a
-  core from whoever runs next. To let them sleep instead makes PyTorch's own steps up to a third longer.
+  core from whoever runs next. To let them sleep instead makes PyTorch's own steps up to a third longer. Where
+  the seconds of all cores are counted they sleep, because waiting would count as work.
   """
 
   def __init__(self, python, script, *arguments, environment=None):
@@ -24,6 +25,7 @@ class Peer:
       **os.environ,
       "PYTHONPATH": os.pathsep.join(filter(None, paths)),
       "OMP_NUM_THREADS": threads,
+      **({"OMP_WAIT_POLICY": "passive"} if os.environ.get("BENCH_CLOCK") == "cpu" else {}),
       **(environment or {}),
     }
     command = [str(python), str(Path(__file__).parent / script), *map(str, arguments)]

@@ -1,8 +1,8 @@
 """What it costs to spread a step over devices, by parts, on one CPU.
 
-    python benchmarks/devices.py [--rounds 7] [--networks MLP,ResNet-20]
+    python benchmarks/devices.py [--rounds 5] [--networks MLP,LeNet]
 
-The same batch of 128 on 1, 2, 4 and 8 simulated devices of one process. The cores stay the same, so what a
+The same batch on 1, 2, 4 and 8 simulated devices of one process. The cores stay the same, so what a
 step takes longer is the price of spreading it. `dispatch` is a program that takes and returns all arrays of
 the step and computes nothing, `sums` the sum of all gradients over the devices. What is left is smaller
 products, which use the cores less well.
@@ -18,8 +18,8 @@ PARTS = ("", ", dispatch", ", sums")
 
 
 def main() -> None:
-  parser = flags(__doc__, rounds=7)
-  parser.add_argument("--networks", default="MLP,ResNet-20")
+  parser = flags(__doc__, rounds=5)
+  parser.add_argument("--networks", default="MLP,LeNet")
   options = parser.parse_args()
   rounds, seconds = (2, 0.1) if options.quick else (options.rounds, 0.5)
   report = Report(options.json)

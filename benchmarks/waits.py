@@ -1,6 +1,6 @@
 """What a user waits for outside of the step: eager calls, tracing, compilation, whole commands.
 
-    python benchmarks/waits.py [--rounds 5]
+    python benchmarks/waits.py [--rounds 2]
 
 An eager call is one of our functions beside the same of Optax, or beside the few lines of JAX that it
 replaces, on 128 examples. Tracing and compilation are those of the trainer's step. Regularizers are the rows
@@ -42,14 +42,14 @@ def get_config():
 
 
 def main() -> None:
-  parser = flags(__doc__, rounds=5)
+  parser = flags(__doc__, rounds=2)
   options = parser.parse_args()
   rounds = 1 if options.quick else options.rounds
   report = Report(options.json)
   eager(report, 3 if options.quick else 40)
   programs(report, rounds)
   tracing(report, rounds, quick=options.quick)
-  commands(report, rounds)
+  commands(report)
   report.close()
 
 
@@ -119,7 +119,7 @@ def programs(report: Report, rounds: int) -> None:
   """Times the two parts of a first step: Python makes the program, and XLA compiles it."""
   report.table("waits_programs", "step", "tracing, s", "compilation, s")
   digits = ((8, 8, 1), 64, {"model.name": "MLP"})
-  for name in ("digits", *FIELDS):
+  for name in ("digits", "LeNet", "ResNet-20", "ViT"):
     times = []
     for _ in range(rounds):
       image, batch_size, fields = digits if name == "digits" else FIELDS[name]
@@ -160,9 +160,9 @@ def tracing(report: Report, rounds: int, *, quick: bool) -> None:
     report.row(label, spread(found[label][0], ".0f"), spread(ratios(*found[label])), numbers=found[label])
 
 
-def commands(report: Report, rounds: int) -> None:
-  """Times whole commands, from the start of Python to its end; compiled programs of the first are kept."""
-  report.table("waits_commands", "command", "s")
+def commands(report: Report) -> None:
+  """Times whole commands once, from the start of Python to its end; compiled programs are kept."""
+  report.table("waits_commands", "command", "s, one run")
   with tempfile.TemporaryDirectory() as folder:
     run, six = f"--workdir={folder}/run", Path(folder) / "six.py"
     six.write_text(COMPARED)
@@ -174,13 +174,11 @@ def commands(report: Report, rounds: int) -> None:
     }
     subprocess.run([sys.executable, "run.py", run], cwd=ROOT, check=True, capture_output=True)
     for name, arguments in each.items():
-      times = []
-      for number in range(rounds):
-        fresh = [argument.format(f"{folder}/{name[:9]}{number}") for argument in arguments]
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "run.py", *fresh], cwd=ROOT, check=True, capture_output=True)
-        times.append(time.perf_counter() - began)
-      report.row(name, spread(times, ".1f"), numbers=times)
+      fresh = [argument.format(f"{folder}/{name[:9]}") for argument in arguments]
+      began = time.perf_counter()
+      subprocess.run([sys.executable, "run.py", *fresh], cwd=ROOT, check=True, capture_output=True)
+      seconds = time.perf_counter() - began
+      report.row(name, f"{seconds:.1f}", numbers=seconds)
 
 
 if __name__ == "__main__":
