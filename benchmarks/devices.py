@@ -1,6 +1,6 @@
 """What it costs to spread a step over devices, by parts, on one CPU.
 
-    python benchmarks/devices.py [--rounds 5] [--networks MLP,LeNet]
+    python benchmarks/devices.py [--rounds 5] [--networks MLP]
 
 The same batch on 1, 2, 4 and 8 simulated devices of one process. The cores stay the same, so what a
 step takes longer is the price of spreading it. `dispatch` is a program that takes and returns all arrays of
@@ -19,7 +19,7 @@ PARTS = ("", ", dispatch", ", sums")
 
 def main() -> None:
   parser = flags(__doc__, rounds=5)
-  parser.add_argument("--networks", default="MLP,LeNet")
+  parser.add_argument("--networks", default="MLP")
   options = parser.parse_args()
   rounds, seconds = (2, 0.1) if options.quick else (options.rounds, 0.5)
   report = Report(options.json)

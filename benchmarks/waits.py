@@ -1,19 +1,14 @@
-"""What a user waits for outside of the step: eager calls, tracing, compilation, whole commands.
+"""What a user waits for outside of the step: eager calls, and the tracing and compilation of steps.
 
     python benchmarks/waits.py [--rounds 2]
 
 An eager call is one of our functions beside the same of Optax, or beside the few lines of JAX that it
-replaces, on 128 examples. Tracing and compilation are those of the trainer's step. Regularizers are the rows
-of `configs/compare_toolbox_mnist1k.py`, with its network. The comparison has 6 rows and 5 seeds on digits.
+replaces, on 128 examples. Tracing and compilation are those of the trainer's step, without oneDNN.
 """
 
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,23 +17,8 @@ import optax
 from _report import Report, flags, ratios, spread
 from _steps import Steps, made_up
 from _steps_jax import COMMON, FIELDS
-from first_step import ROOT
-from toolbox import CONFIGS, make_step
 
 from jaxreg import calibration, losses, noise, penalties
-from jaxreg.train.config.config_files import load_file
-from jaxreg.train.config.rows import compared_rows
-
-COMPARED = """
-from configs.dropmax_digits import get_config as dropmax_digits
-
-def get_config():
-  config = dropmax_digits()
-  config.job, config.compare.seeds = "compare", 5
-  names = ("softmax", "dropmax", "random_dropmax", "label_smoothing", "focal", "sparsemax")
-  config.compare.rows = {name: {"method.name": name} for name in names}
-  return config
-"""
 
 
 def main() -> None:
@@ -48,8 +28,6 @@ def main() -> None:
   report = Report(options.json)
   eager(report, 3 if options.quick else 40)
   programs(report, rounds)
-  tracing(report, rounds, quick=options.quick)
-  commands(report)
   report.close()
 
 
@@ -136,49 +114,6 @@ def parts(image: tuple[int, ...], batch_size: int, fields: dict[str, Any]) -> tu
   traced = time.perf_counter()
   lowered.compile()
   return traced - began, time.perf_counter() - traced
-
-
-def tracing(report: Report, rounds: int, *, quick: bool) -> None:
-  """Times the tracing of the toolbox's steps, in turn with that of the first row."""
-  config, _ = load_file("compare_toolbox_mnist1k.py", CONFIGS)
-  rows = [row for row in compared_rows(config) if "ensemble" not in row.label][: 3 if quick else None]
-  report.table("waits_tracing", "regularizer", "tracing, ms", "times none's")
-  plain = make_step(config, rows[0])
-  found: dict[str, tuple[list[float], list[float]]] = {}
-  for row in rows[1:]:
-    steps, times = make_step(config, row), ([], [])
-    for _ in range(rounds):
-      for each, values in zip((steps, plain), times):
-        jax.clear_caches()
-        began = time.perf_counter()
-        each.lowered()
-        values.append(1000 * (time.perf_counter() - began))
-    found[row.label] = times
-  # The slowest say whether one is worth mending.
-  slowest = sorted(found, key=lambda label: -statistics.median(ratios(*found[label])))[:8]
-  for label in slowest:
-    report.row(label, spread(found[label][0], ".0f"), spread(ratios(*found[label])), numbers=found[label])
-
-
-def commands(report: Report) -> None:
-  """Times whole commands once, from the start of Python to its end; compiled programs are kept."""
-  report.table("waits_commands", "command", "s, one run")
-  with tempfile.TemporaryDirectory() as folder:
-    run, six = f"--workdir={folder}/run", Path(folder) / "six.py"
-    six.write_text(COMPARED)
-    each = {
-      "a comparison of 6 rows and 5 seeds on digits": (f"--config={six}", "--workdir={}"),
-      "training on digits": ("--workdir={}",),
-      "evaluation": (run, "--config.job=evaluate"),
-      "the report card": ("report", run),
-    }
-    subprocess.run([sys.executable, "run.py", run], cwd=ROOT, check=True, capture_output=True)
-    for name, arguments in each.items():
-      fresh = [argument.format(f"{folder}/{name[:9]}") for argument in arguments]
-      began = time.perf_counter()
-      subprocess.run([sys.executable, "run.py", *fresh], cwd=ROOT, check=True, capture_output=True)
-      seconds = time.perf_counter() - began
-      report.row(name, f"{seconds:.1f}", numbers=seconds)
 
 
 if __name__ == "__main__":
