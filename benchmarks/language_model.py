@@ -245,8 +245,8 @@ class Study:
     """MiB on each device that the compiled product needs."""
     streamed = curvature._by_parameter(shared=False)
     operator, vector = streamed._on_batch(next(streamed.batches())), streamed.like
-    running, size = _streamed._start_sum(vector), self.sizes["sequences"]
-    program = _streamed._add_product.lower(streamed.layout, running, vector, size, 0, operator).compile()
+    running = _streamed._start_sum(vector)
+    program = _streamed._add_product.lower(streamed.layout, running, vector, 0, operator).compile()
     found = program.memory_analysis()
     kinds = {"arguments": "argument", "results": "output", "temporaries": "temp"}
     return {name: getattr(found, f"{kind}_size_in_bytes") / 2**20 for name, kind in kinds.items()}
