@@ -21,6 +21,7 @@ def least(figure):
   return min(numbers, default=3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", ["linear", "log"])
 @pytest.mark.parametrize("ratio", [1.02, 1.3, 2, 5, 9, 11, 13, 50, 290, 310, 900, 1100, 1e5])
 def test_a_small_axis_has_three_ticks(scale, ratio):
