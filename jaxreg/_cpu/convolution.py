@@ -102,25 +102,23 @@ def convolution(
   lhs = lax.transpose(lhs, ordered(axes.lhs_spec, _NUMBERS.lhs_spec))
   rhs = lax.transpose(rhs, ordered(axes.rhs_spec, _NUMBERS.rhs_spec))
   to_out = ordered(axes.out_spec, _NUMBERS.out_spec)
-  strides, of_lhs, of_rhs = (
-    tuple(window_strides),
-    tuple(lhs_dilation or (1, 1)),
-    tuple(rhs_dilation or (1, 1)),
-  )
+  lhs_dilation, rhs_dilation = lhs_dilation or (1, 1), rhs_dilation or (1, 1)
   if isinstance(padding, str):
-    window = [(size - 1) * factor + 1 for size, factor in zip(rhs.shape[:2], of_rhs)]
-    padding = lax.padtype_to_pads(lhs.shape[1:3], window, strides, padding)
-  out = _convolve(lhs, rhs, strides, padding, of_lhs, of_rhs, precision=options.get("precision"))
+    window = [(size - 1) * factor + 1 for size, factor in zip(rhs.shape[:2], rhs_dilation)]
+    padding = lax.padtype_to_pads(lhs.shape[1:3], window, window_strides, padding)
+  out = _convolve(
+    lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=options.get("precision")
+  )
   return lax.transpose(out, [to_out.index(axis) for axis in range(4)])
 
 
 def _convolve(
   lhs: Array,
   rhs: Array,
-  window_strides: tuple[int, ...],
+  window_strides: Sequence[int],
   padding: Any,
-  lhs_dilation: tuple[int, ...] = (1, 1),
-  rhs_dilation: tuple[int, ...] = (1, 1),
+  lhs_dilation: Sequence[int] = (1, 1),
+  rhs_dilation: Sequence[int] = (1, 1),
   *,
   precision: Any = None,
   out_sharding: NamedSharding | None = None,
