@@ -22,7 +22,12 @@ def test_each_network_has_logits_of_pytorch(networks):
   assert networks.NETWORKS.keys() == LOGITS.keys()
 
 
-@pytest.mark.parametrize("name", LOGITS)
+DEEP = ("aka_resnet56-4bfd9763", "dis_WRN28_1_cifar10", "dis_resnet32_cifar100")
+
+
+@pytest.mark.parametrize(
+  "name", [pytest.param(name, marks=[pytest.mark.thorough] if name in DEEP else []) for name in LOGITS]
+)
 def test_logits_are_those_of_pytorch(name, networks, data_dir):
   network = networks.NETWORKS[name]
   shape = (28, 28, 1) if network.data == "mnist" else (32, 32, 3)

@@ -34,6 +34,7 @@ def test_a_small_axis_has_three_ticks(scale, ratio):
     assert least(figure) >= 3, low
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", test_texts.DRAW)
 def test_a_figure_of_the_library_has_three_ticks(name):
   assert least(test_texts.DRAW[name]("a")) >= 3

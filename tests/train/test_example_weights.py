@@ -208,7 +208,7 @@ def test_wrong_weights_are_refused(tmp_path, weights, message):
     runs.read_source("npz", path=weighted_file(tmp_path / "a.npz", weights))
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.thorough), 3])
 @pytest.mark.parametrize("name", ["mixup", "cutmix", "manifold_mixup"])
 def test_an_example_of_weight_0_has_no_effect_through_mixing(name, parts):
   """Broken pixels and other labels at examples of weight 0; the parts have 1, 3 and 4 that count."""

@@ -28,8 +28,13 @@ def trained(tmp_path_factory, light_module):
   fine = {**SOFTMAX, "pretrained.workdir": str(top / "start")}
   for name, rate in {"slow": 1e-5, "fast": 2e-5}.items():
     train.train(runs.make_config({**fine, "optimizer.learning_rate": rate}), top / name)
-  train.train(runs.make_config({**SOFTMAX, "seed": 5, "replicas": 2}), top / "seeds")
   return top
+
+
+@pytest.fixture(scope="module")
+def seeds(trained):
+  train.train(runs.make_config({**SOFTMAX, "seed": 5, "replicas": 2}), trained / "seeds")
+  return trained / "seeds"
 
 
 def call(*arguments):
@@ -87,9 +92,9 @@ def test_a_report_takes_a_merge(trained, tmp_path):
 
 
 @pytest.mark.thorough
-def test_networks_of_other_starts_are_not_taken_and_a_worse_mean_is_refused(trained, tmp_path):
+def test_networks_of_other_starts_are_not_taken_and_a_worse_mean_is_refused(trained, seeds, tmp_path):
   """Each seed of a run is a network. Their mean is worse, so greedy keeps the best and uniform ends."""
-  best, other = (trained / name for name in ("start", "seeds"))
+  best, other = trained / "start", seeds
   by_nll = "--config.checkpoint.best=val/nll"
   results, told = call(best, other, "--workdir", tmp_path / "greedy", by_nll)
   rows = results["merge"]["ingredients"]
@@ -108,8 +113,8 @@ def test_networks_of_other_starts_are_not_taken_and_a_worse_mean_is_refused(trai
 
 
 @pytest.mark.thorough
-def test_the_seeds_of_one_run_can_be_merged(trained, tmp_path):
-  results, _ = call(trained / "seeds", "--workdir", tmp_path / "out", "--config.checkpoint.best=val/ece")
+def test_the_seeds_of_one_run_can_be_merged(seeds, tmp_path):
+  results, _ = call(seeds, "--workdir", tmp_path / "out", "--config.checkpoint.best=val/ece")
   assert len(results["merge"]["ingredients"]) == 2
   config = json.loads((tmp_path / "out" / "config.json").read_text())
   assert (config["replicas"], config["ensemble"], config["job"]) == (1, 1, "train")

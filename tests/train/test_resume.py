@@ -144,11 +144,15 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
 @pytest.mark.parametrize(
   ("fields", "stops"),
   [
-    pytest.param({}, (5,), marks=pytest.mark.thorough),
+    ({}, (5,)),
     pytest.param({}, (1, 2, 6, 7), marks=pytest.mark.thorough),
     pytest.param({"replicas": 2}, (4,), marks=pytest.mark.thorough),
     # Its metrics have a unit.
-    ({"data.name": "diabetes", "method.name": "gaussian_nll", "data.subset.num_train": 128}, (5,)),
+    pytest.param(
+      {"data.name": "diabetes", "method.name": "gaussian_nll", "data.subset.num_train": 128},
+      (5,),
+      marks=pytest.mark.thorough,
+    ),
   ],
   ids=["within a record", "four times", "replicas", "numbers"],
 )
