@@ -4,10 +4,12 @@
 
 A line is `{"task": name, "options": {...}, "save": path}`, the answer `{"seconds": s, "notes": {...}}`. Tasks
 that time only a part of their rows, samples or directions scale that part up; the caller marks them. All take
-`problem`: what counts is the `layer` between the hidden ones, the `whole` network, or a kernel of
-`convolutions.npz` beside the other file; and `double`, for float64.
+`problem`: what counts is the `layer` between the hidden ones, the `whole` network, a kernel of
+`convolutions.npz` beside the other file, or the parameters of `resnet20.npz`, `resnet20` all and
+`resnet20_kernels` those of its convolutions and its head; and `double`, for float64.
 """
 
+import ctypes
 import json
 import sys
 from functools import cache
@@ -18,6 +20,7 @@ import numpy as np
 import torch
 from _clock import now
 from _convolutions_torch import Network, load
+from _resnet20_torch import load as load_resnet20
 
 KEEP = 0.8
 NUMBERS = {"layer": (1,), "whole": (0, 1, 2)}  # of the layers that count
@@ -89,11 +92,29 @@ class Convolutional(Problem):
     return [part.permute(2, 3, 1, 0) for part in parts]
 
 
+class Public(Problem):
+  """A public ResNet-20, a few images at a time; `order` comes with its file."""
+
+  def __init__(self, arrays, which, dtype):
+    model, images, labels = load_resnet20(arrays)
+    model, images = model.to(dtype), images.to(dtype)
+    parameters = dict(model.named_parameters())
+    super().__init__(model, images, labels, [parameters[name] for name in arrays[f"{which}_names"]])
+    at_once = int(arrays["at_once"])
+    self.batches = list(zip(images.split(at_once), labels.split(at_once), strict=True))
+    self.order = torch.from_numpy(arrays[f"{which}_order"])
+
+  def reordered(self, parts):
+    return parts
+
+
 @cache
 def problem_of(name="layer", double=False):
   path, dtype = Path(sys.argv[1]), torch.float64 if double else torch.float32
   if name == "convolutions":
     return Convolutional(np.load(path.with_name("convolutions.npz")), dtype)
+  if name.startswith("resnet20"):
+    return Public(np.load(path.with_name("resnet20.npz")), name, dtype)
   return Dense(np.load(path), NUMBERS[name], dtype)
 
 
@@ -209,7 +230,15 @@ def search(line, directions, number, rtol, first=0.01, growth=1.5, cap=1e6):
   return seconds, {"evaluations": evaluations / len(directions)}, torch.tensor(widths)
 
 
+def trim(problem):
+  """Gives free memory back, before the peak of another task is measured."""
+  problem.operators.clear()
+  ctypes.CDLL(None).malloc_trim(0)
+  return 0.0, {}, torch.zeros(0)
+
+
 TASKS = {
+  "trim": trim,
   "hessian_curvlinops": hessian_curvlinops,
   "hessian_functional": hessian_functional,
   "hessian_reference": hessian_reference,

@@ -164,26 +164,33 @@ def _kfac(apply_fn, scores_fn, taken, corrected, params, batch, key):
 
   pull = jax.vjp(value_at, zeros)[1]
 
-  def gradients_at(score: Array) -> dict[int, Array]:
-    return pull(score)[0]
+  def gradients_at(score: Array) -> tuple[dict[int, Array], dict[int, Array]]:
+    gradients = pull(score)[0]
+    # The gradients of all scores together need the most memory, so only EKFAC keeps them.
+    return jax.tree.map(_gram_of_rows, gradients), gradients if corrected else {}
 
-  # `[samples, n, positions, units]` by kernel
-  gradients = jax.lax.map(gradients_at, scores_fn(value, batch, same(key)))
+  # By kernel: `[samples, units, units]` and `[samples, n, positions, units]`
+  grams, gradients = jax.lax.map(gradients_at, scores_fn(value, batch, same(key)))
   blocks = []
   for layer in layers:
     own = tuple(names[number] for number in layer.numbers)
-    h, g = layer.inputs(inputs[layer.kernel]), gradients[layer.kernel]
-    blocks.append(KroneckerBlock(*_kronecker(h, g, corrected), layer, own))
+    outer = grams[layer.kernel].mean(axis=0) / num_examples(batch)
+    factors = _kronecker(layer.inputs(inputs[layer.kernel]), outer, gradients.get(layer.kernel))
+    blocks.append(KroneckerBlock(*factors, layer, own))
   return blocks
 
 
-def _kronecker(h: Array, g: Array, corrected: bool) -> tuple[Array, Array, Array]:
-  """Returns the two bases and the scales of a layer, from its inputs and the gradients in its outputs."""
+def _kronecker(h: Array, outer: Array, g: Array | None) -> tuple[Array, Array, Array]:
+  """Returns the two bases and the scales of a layer.
+
+  `h` are its inputs, `outer` is the factor of its outputs, and `g` are the gradients in its outputs. EKFAC
+  alone needs `g`.
+  """
   n, positions, _ = h.shape
   inner, left = jnp.linalg.eigh(_gram_of_rows(h) / (n * positions))
-  outer, right = jnp.linalg.eigh(_gram_of_rows(g) / (n * len(g)))
-  scales: Any = jnp.maximum(inner, 0)[:, None] * jnp.maximum(outer, 0)[None, :]
-  if corrected:
+  variances, right = jnp.linalg.eigh(outer)
+  scales: Any = jnp.maximum(inner, 0)[:, None] * jnp.maximum(variances, 0)[None, :]
+  if g is not None:
 
     def add_squares(running: Compensated, example: tuple[Array, Array]) -> tuple[Compensated, None]:
       inputs, gradients = example
