@@ -90,6 +90,15 @@ def measure_parts(report: Report, groups: Sequence[int], *, rounds: int, seconds
       ),
       "the gradient of the features": (parts_of._gathered_products, (logits, kernel, of)),
       "the gradient of the kernel": (parts_of._add_outer, (kernel, x, logits, of)),
+      "instead: both gradients in one pass": (_both_gradients, (kernel, x, logits, of)),
+      "instead: sums of rows in bfloat16": (
+        functools.partial(_sums_of_narrow_rows, sizes=sizes),
+        (x, kernel.astype(jnp.bfloat16), bias, order),
+      ),
+      "instead: sums as products with 0 and 1, 256 features at a time": (
+        functools.partial(_sums_by_products, num_groups=number),
+        (x, kernel, of),
+      ),
     }
     runs = {name: timed(jax.jit(f).lower(*a).compile(), a) for name, (f, a) in passes.items()}
     head = timed(compiled(softmax_head, (x, kernel, bias, labels)), (x, kernel, bias, labels))
@@ -102,6 +111,58 @@ def measure_parts(report: Report, groups: Sequence[int], *, rounds: int, seconds
 
 def _sorted(scores, number, *head):
   return groups_and_order(scores(*head), number)
+
+
+def _both_gradients(kernel, x, residual, groups, block=64):
+  """Reads each row of residuals once for the gradients of features and kernel, some features at a time."""
+  pad = -kernel.shape[1] % parts_of.LANES
+  kernel, residual = jnp.pad(kernel, ((0, 0), (0, pad))), jnp.pad(residual, ((0, 0), (0, 0), (0, pad)))
+
+  def features(part):
+    kernel, x, groups = part
+
+    def example(total, part):
+      x, residual, groups = part
+      rows = residual[groups]
+      lanes = (kernel * rows).reshape(block, -1, parts_of.LANES).sum(axis=1)
+      return total + x[:, None] * rows, lanes.sum(axis=1)
+
+    return jax.lax.scan(example, jnp.zeros_like(kernel), (x, residual, groups))
+
+  split = lambda a: a.reshape(len(a), -1, block).swapaxes(0, 1)
+  return jax.lax.map(features, (kernel.reshape(-1, block, kernel.shape[1]), split(x), split(groups)))
+
+
+def _sums_of_narrow_rows(x, kernel, bias, order, sizes):
+  """Adds rows of a bfloat16 kernel in float32, `UNROLL` at a time; the groups have equal sizes."""
+  order = order.reshape(len(x), len(sizes), -1)
+  values = jnp.take_along_axis(x[:, None], order, axis=2)
+
+  def members(number, logits):
+    at = lambda a, k: jax.lax.dynamic_index_in_dim(a, number * parts_of.UNROLL + k, axis=2, keepdims=False)
+    rows = lambda k: kernel[at(order, k)].astype(jnp.float32)
+    return logits + sum(at(values, k)[..., None] * rows(k) for k in range(parts_of.UNROLL))
+
+  start = jnp.zeros((len(x), len(sizes), kernel.shape[1])) + bias
+  return jax.lax.fori_loop(0, sizes[0] // parts_of.UNROLL, members, start)
+
+
+def _sums_by_products(x, kernel, groups, num_groups, block=256, rows=32):
+  """Multiplies the features of each group, others are 0, by blocks of the kernel that fit a cache."""
+  numbers = jnp.arange(num_groups, dtype=groups.dtype)[None, :, None]
+
+  def examples(part):
+    def features(total, part):
+      x, groups, kernel = part
+      masked = jnp.where(groups[:, None] == numbers, x[:, None], 0)
+      return total + masked.reshape(-1, block) @ kernel, None
+
+    split = lambda a: a.reshape(rows, -1, block).swapaxes(0, 1)
+    start = jnp.zeros((rows * num_groups, kernel.shape[1]))
+    return jax.lax.scan(features, start, (*map(split, part), kernel.reshape(-1, block, kernel.shape[1])))[0]
+
+  split = lambda a: a.reshape(-1, rows, a.shape[1])
+  return jax.lax.map(examples, (split(x), split(groups)))
 
 
 def make_arguments(sizes: tuple[int, int, int], dtype: str) -> tuple[jax.Array, ...]:

@@ -60,9 +60,9 @@ def group_softmax(
   with the same arithmetic for any `G`; only the number of softmaxes grows. Both have a custom gradient, and
   neither supports forward mode. `scan` keeps only the groups and recomputes the logits; `gather` keeps
   `batch * G * classes` residuals; above 2^24 residuals (64 MiB) it recomputes them. `dense`:
-  all groups at once by plain autodiff. `auto`: on a CPU `gather` from 16 groups on, or from 8 groups
-  if there are at least 256 classes, and if a group has at least 4 features. Otherwise `dense` if its
-  residuals, `batch * G * (features + classes)` numbers, are at most 2^23 (32 MiB in float32), else
+  all groups at once by plain autodiff. `auto`: on a CPU `gather` from 16 groups on, if a group has at
+  least 4 features. Otherwise `dense` if its residuals, `batch * G * (features + classes)` numbers, are at
+  most 2^23 (32 MiB in float32). Otherwise `gather` for 8 groups and 256 classes or more on a CPU, else
   `scan`.
 
   Args:
@@ -133,9 +133,10 @@ def _form(
 ) -> Callable[..., tuple]:
   check_choice(form, "form", ("auto", "dense", "scan", "gather"))
   if form == "auto":  # benchmarks/group_softmax.py has the times
-    many = num_groups >= 16 or (num_groups >= 8 and num_classes >= 256)
+    fits = batch * num_groups * (num_features + num_classes) <= 2**23
+    many = num_groups >= 16 or (num_groups >= 8 and num_classes >= 256 and not fits)
     if many and num_features >= 4 * num_groups and jax.default_backend() == "cpu":
       form = "gather"
     else:
-      form = "dense" if batch * num_groups * (num_features + num_classes) <= 2**23 else "scan"
+      form = "dense" if fits else "scan"
   return getattr(forms, form)

@@ -399,7 +399,8 @@ def test_the_form_is_chosen_by_size_and_back_end(monkeypatch):
 
   chosen = lambda *sizes: _form("auto", *sizes).__name__
   assert chosen(256, 4, 2048, 1000) == "dense"
-  assert chosen(256, 8, 2048, 1000) == "gather"
+  assert chosen(256, 8, 2048, 1000) == "dense"
+  assert chosen(1024, 8, 2048, 1000) == "gather"
   assert chosen(256, 8, 2048, 10) == "dense"
   assert chosen(1024, 8, 2048, 10) == "scan"
   assert chosen(256, 16, 2048, 10) == "gather"
