@@ -2,11 +2,12 @@
 
     JAXREG_TEST_DATA=DIR python -m benchmarks flatness_resnet20 --peer-python PYTHON
 
-akamaster's ResNet-20 with its published weights, the first 2000 training images of CIFAR-10, 250 at a time.
-All of its 269,722 parameters count; KFAC has those of the convolutions and the head, and takes all images at
-once here. BatchNorm uses its running averages. Both sides get the same weights and images. Seconds are those
-of all cores together, as in `flatness.py`. `peak` is the resident memory of the process at its highest during
-one call. DIR has `networks` and `tfds_full`; PYTHON has PyTorch, curvlinops and hessian-eigenthings.
+akamaster's ResNet-20 with its published weights, the first 2000 training images of CIFAR-10 (500 for the
+eigenvalues, which take about 40 products), 250 at a time. All of its 269,722 parameters count; KFAC has those
+of the convolutions and the head, and takes all images at once here. BatchNorm uses its running averages. Both
+sides get the same weights and images. Seconds are those of all cores together, as in `flatness.py`. `peak` is
+the resident memory of the process at its highest during one call. DIR has `networks` and `tfds_full`; PYTHON
+has PyTorch, curvlinops and hessian-eigenthings.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from jaxreg._cpu.onednn import request_onednn
 NAME = "aka_resnet20-12fca82f"
 KERNELS = ("*kernel", "head/*")
 AT_ONCE, PAIRS, PROBES, TOL = 250, 5, 4, 1e-2
+IMAGES = {2000: ("product", "kfac", "trace"), 500: ("eigenpairs",)}  # of each part
 
 
 class Side:
@@ -104,22 +106,28 @@ def main() -> None:
   options = parser.parse_args()
   if not (given := os.environ.get("JAXREG_TEST_DATA")):
     parser.error("JAXREG_TEST_DATA must name the folder of the networks and their data, got none")
-  images, at_once = (64, 32) if options.quick else (2000, AT_ONCE)
-  rounds = 1 if options.quick else options.rounds
+  at_once, rounds = (32, 1) if options.quick else (AT_ONCE, options.rounds)
   request_onednn()
-  with tempfile.TemporaryDirectory() as folder:
-    study = Study(NAME, Path(given), Path(folder))
-    data = study.train(images)
-    places = save(Path(folder) / "resnet20.npz", study, data, at_once)
-    side, peer = (
-      Side(study, data, at_once),
-      Peer(options.peer_python, "_flatness_torch.py", f"{folder}/problem.npz"),
-    )
-    measure(Report(options.json), side, peer, places, Path(folder), rounds)
-    peer.close()
+  report = Report(options.json)
+  columns = "CPU seconds", "curvlinops's", "curvlinops / ours", "peak, GiB", "curvlinops's", "difference"
+  report.table("flatness_resnet20", "part", "images", *columns)
+  for images, parts in IMAGES.items():
+    with tempfile.TemporaryDirectory() as folder:
+      study = Study(NAME, Path(given), Path(folder))
+      data = study.train(64 if options.quick else images)
+      places = save(Path(folder) / "resnet20.npz", study, data, at_once)
+      side, peer = (
+        Side(study, data, at_once),
+        Peer(options.peer_python, "_flatness_torch.py", f"{folder}/problem.npz"),
+      )
+      measure(report, parts, side, peer, places, Path(folder), rounds)
+      peer.close()
+  report.close()
 
 
-def measure(report: Report, side: Side, peer: Peer, places: Any, folder: Path, rounds: int) -> None:
+def measure(
+  report: Report, parts: Sequence[str], side: Side, peer: Peer, places: Any, folder: Path, rounds: int
+) -> None:
   rng, vectors = np.random.default_rng(0), {}
   sizes = {"all": side.curvature.like.size, "kernels": flatness.subset(places, KERNELS).flat.size}
   for which, size in sizes.items():
@@ -146,10 +154,8 @@ def measure(report: Report, side: Side, peer: Peer, places: Any, folder: Path, r
     "trace": lambda a, b: f"{a.mean:.4g} and {b:.4g} by {PROBES} probes each",
     "eigenpairs": lambda a, b: f"{apart(a.values, b[:, 0])} of the largest of {PAIRS} eigenvalues",
   }
-  columns = "CPU seconds", "curvlinops's", "curvlinops / ours", "peak, GiB", "curvlinops's", "difference"
-  report.table("flatness_resnet20", "part", *columns)
-  for part, call in ours.items():
-    task, options = theirs[part]
+  for part in parts:
+    call, (task, options) = ours[part], theirs[part]
     result, answer = jax.block_until_ready(call()), folder / "answer.npy"
     times: list[list[float]] = [[], []]
     peaks: list[list[float]] = [[], []]
@@ -165,13 +171,13 @@ def measure(report: Report, side: Side, peer: Peer, places: Any, folder: Path, r
         peaks[number].append(memory)
     report.row(
       part,
+      len(side.images),
       *(spread(seconds, ".3g") for seconds in times),
       spread(ratios(times[1], times[0])),
       *(f"{max(memory):.2f}" for memory in peaks),
       agreement[part](result, np.load(answer)),
       numbers=times,
     )
-  report.close()
 
 
 def timed(call: Callable[[], Any]) -> float:

@@ -1,14 +1,20 @@
-"""What a user waits for outside of the step: eager calls, and the tracing and compilation of steps.
+"""What a user waits for outside of the step: eager calls, tracing and compilation, and whole jobs.
 
     python benchmarks/waits.py [--rounds 2]
 
 An eager call is one of our functions beside the same of Optax, or beside the few lines of JAX that it
-replaces, on 128 examples. Tracing and compilation are those of the trainer's step, without oneDNN.
+replaces, on 128 examples. Tracing and compilation are those of the trainer's step, without oneDNN; of each
+row of `toolbox_digits`, too. Jobs are commands on scikit-learn's digits, from the start of Python, with the
+compiled programs of an earlier start where there are some.
 """
 
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +25,16 @@ from _steps import Steps, made_up
 from _steps_jax import COMMON, FIELDS
 
 from jaxreg import calibration, losses, noise, penalties
+from jaxreg.train.config.choices import flatten
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from configs import toolbox_digits  # noqa: E402
+
+ROWS = (
+  "('softmax', 'smooth: method.name=label_smoothing', 'dropout: model.MLP.dropout_rate=0.5', "
+  "'focal: method.name=focal', 'mixup: augment.names=(\"mixup\",)', 'l2: regularizers.names=(\"l2\",)')"
+)
 
 
 def main() -> None:
@@ -28,6 +44,8 @@ def main() -> None:
   report = Report(options.json)
   eager(report, 3 if options.quick else 40)
   programs(report, rounds)
+  regularizers(report, 2 if options.quick else len(toolbox_digits.TOOLBOX))
+  jobs(report, rounds, seeds=1 if options.quick else 5)
   report.close()
 
 
@@ -105,14 +123,51 @@ def programs(report: Report, rounds: int) -> None:
     report.row(name, *(spread([each[part] for each in times]) for part in range(2)), numbers=times)
 
 
-def parts(image: tuple[int, ...], batch_size: int, fields: dict[str, Any]) -> tuple[float, float]:
+def regularizers(report: Report, number: int) -> None:
+  """Times the tracing of the digits' step with each row of the toolbox, in turn with the plain one."""
+  report.table("waits_regularizers", "row", "tracing, s", "times the plain step's")
+  for name in [*toolbox_digits.TOOLBOX][:number]:
+    seconds = []
+    for row in ("none", name):
+      config = toolbox_digits.get_config(row)
+      seconds.append(parts((8, 8, 1), config.batch_size, flatten(config), compiles=False)[0])
+    report.row(name, f"{seconds[1]:.2f}", f"{seconds[1] / seconds[0]:.1f}", numbers=seconds)
+
+
+def jobs(report: Report, rounds: int, *, seeds: int) -> None:
+  """Times commands one after another; the first round leaves compiled programs for the second."""
+  report.table("waits_jobs", "command", "seconds, first", "seconds, again")
+  times: dict[str, list[float]] = {}
+  for _ in range(rounds):
+    with tempfile.TemporaryDirectory() as folder:
+      run, compared = f"{folder}/run", f"{folder}/compared"
+      for name, arguments in {
+        "train": ["--config", "softmax_digits.py", "--workdir", run],
+        "evaluate": ["evaluate", "--workdir", run],
+        "report": ["report", "--workdir", run],
+        f"compare, 6 rows, {seeds} seeds": [
+          *("compare", "--config", "softmax_digits.py", "--workdir", compared),
+          *(f"--config.compare.seeds={seeds}", f"--config.compare.rows={ROWS}"),
+        ],
+      }.items():
+        began = time.perf_counter()
+        subprocess.run([sys.executable, ROOT / "run.py", *arguments], check=True, capture_output=True)
+        times.setdefault(name, []).append(time.perf_counter() - began)
+  for name, seconds in times.items():
+    report.row(name, *(f"{each:.1f}" for each in seconds), numbers=seconds)
+
+
+def parts(
+  image: tuple[int, ...], batch_size: int, fields: dict[str, Any], *, compiles: bool = True
+) -> tuple[float, float]:
   """Returns the seconds of tracing and of compiling, without what JAX remembers."""
   jax.clear_caches()
   steps = Steps(made_up(image, 256), batch_size, fields)
   began = time.perf_counter()
   lowered = steps.lowered()
   traced = time.perf_counter()
-  lowered.compile()
+  if compiles:
+    lowered.compile()
   return traced - began, time.perf_counter() - traced
 
 
