@@ -4,8 +4,10 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from jaxreg.train import cli
@@ -36,6 +38,18 @@ def test_the_python_of_a_guide_prints_what_stands_below_it(guide, tmp_path, monk
   assert printed
   for number, (output, shown) in enumerate(printed):
     assert outputs.same(output, shown), (number, output, shown)
+
+
+@pytest.mark.thorough
+def test_a_random_loss_of_keras_keeps_penalties_and_weights():
+  """Examples of weight 0 leave the penalty, 1e-4 times half the sum of squares."""
+  with jax.numpy_rank_promotion("allow"):
+    guide: dict[str, Any] = {"__name__": "guide"}
+    outputs.run(ROOT / "docs/guides/keras.md", guide)
+    model, x, y = guide["dropped"], guide["x"], guide["y"]
+    loss = model.evaluate(x, y, sample_weight=np.zeros(len(y)), verbose=0)
+  kernel = np.asarray(model.layers[0].kernel, np.float64)
+  np.testing.assert_allclose(loss, 1e-4 * (kernel**2).sum() / 2, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,8 @@ def conformal_sets(
 
   Args:
     scores: `[..., classes]`, floating: the scores of new examples, from `conformal_scores` or `aps_scores`.
-    held_out_scores: `[..., classes]`: the scores of examples that did not train the model.
+    held_out_scores: `[..., classes]`: the scores of examples that neither trained the model nor chose its
+      temperature.
     held_out_labels: `[...]`, integer.
     alpha: as in `conformal_threshold`.
     by_class: whether each class has its own threshold.
