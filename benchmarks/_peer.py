@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
@@ -62,3 +64,32 @@ class Peer:
     self.process.send_signal(signal.SIGCONT)
     self.process.stdin.close()
     self.process.wait()
+
+
+class Pair:
+  """Two peers that do each task together, as two processes of one program of JAX with a device each."""
+
+  def __init__(self, script):
+    with socket.socket() as free:
+      free.bind(("localhost", 0))
+      address = f"localhost:{free.getsockname()[1]}"
+    names = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_NUM_CPU_DEVICES": "1"}
+    self.peers = [
+      Peer(sys.executable, script, environment={**names, "JAX_PROCESS_ID": str(number)})
+      for number in range(2)
+    ]
+
+  def stepper(self, task):
+    """As `Peer.stepper`; the seconds are those of the slower process."""
+
+    def run(number):
+      with ThreadPoolExecutor(2) as pool:
+        return max(pool.map(lambda peer: peer.ask(task, number=number), self.peers)) / number
+
+    return run
+
+  def close(self):
+    for peer in self.peers:
+      peer.process.send_signal(signal.SIGCONT)
+    for peer in self.peers:
+      peer.close()

@@ -10,13 +10,14 @@ A task is a network's step, or
 
 import argparse
 import json
+import os
 import sys
 from functools import partial
 
 from _clock import now
 from _convolutions import NAME, make_convolutions
 from _steps import make_steps
-from jax import block_until_ready, device_put, jit, lax, random, shard_map  # after `_steps`
+from jax import block_until_ready, device_put, distributed, jit, lax, random, shard_map  # after `_steps`
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg._cpu.onednn import request_onednn
@@ -55,6 +56,14 @@ def main() -> None:
   options = parser.parse_args()
   if options.onednn:
     request_onednn()  # as `run.py` does for `onednn=True`, before the first use of a device
+  if "JAX_COORDINATOR_ADDRESS" in os.environ:
+    number, one = (int(os.environ[f"JAX_{name}"]) for name in ("NUM_PROCESSES", "PROCESS_ID"))
+    # A process that is stopped while others run gives no sign of life.
+    options = {"num_processes": number, "process_id": one, "heartbeat_timeout_seconds": 3600}
+    distributed.initialize(os.environ["JAX_COORDINATOR_ADDRESS"], **options)
+  # What libraries print must not get among the answers.
+  answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+  os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
   runs = {}
   for line in sys.stdin:
     task = json.loads(line)
@@ -63,7 +72,7 @@ def main() -> None:
       runs[name] = make(name)
     began = now()
     runs[name](task["options"]["number"])
-    print(json.dumps({"seconds": now() - began, "notes": {}}), flush=True)
+    print(json.dumps({"seconds": now() - began, "notes": {}}), file=answers, flush=True)
 
 
 def make(name):

@@ -2,15 +2,15 @@
 
     python benchmarks/devices.py [--rounds 5] [--networks MLP]
 
-The same batch on 1, 2, 4 and 8 simulated devices of one process. The cores stay the same, so what a
-step takes longer is the price of spreading it. `dispatch` is a program that takes and returns all arrays of
-the step and computes nothing, `sums` the sum of all gradients over the devices. What is left is smaller
-products, which use the cores less well.
+The same batch on 1, 2, 4 and 8 simulated devices of one process, and on two processes with a device each. The
+cores stay the same, so what a step takes longer is the price of spreading it. `dispatch` is a program that
+takes and returns all arrays of the step and computes nothing, `sums` the sum of all gradients over the
+devices. What is left is smaller products, which use the cores less well.
 """
 
 import sys
 
-from _peer import Peer
+from _peer import Pair, Peer
 from _report import Report, flags, milliseconds, ratios, spread
 from _steps import alternate
 
@@ -23,12 +23,13 @@ def main() -> None:
   options = parser.parse_args()
   rounds, seconds = (2, 0.1) if options.quick else (options.rounds, 0.5)
   report = Report(options.json)
-  peers = {
+  peers: dict[str, Peer | Pair] = {
     f"{number} device{'s' * (number > 1)}": Peer(
       sys.executable, "_steps_jax.py", environment={"JAX_NUM_CPU_DEVICES": str(number)}
     )
     for number in (1, 2, 4, 8)
   }
+  peers["2 processes"] = Pair("_steps_jax.py")
   report.table("devices", "network", "on", "step, ms", "time of one device's", "dispatch, ms", "sums, ms")
   for network in options.networks.split(","):
     times = {
