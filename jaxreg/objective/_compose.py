@@ -65,8 +65,9 @@ class Composed:
       {\|\nabla L_t\| \, \|\nabla L_{\text{data}}\|}
 
     A term with a negative cosine works against the loss of the data. The report costs one forward pass, and a
-    backward pass for each term. A perturbation contributes the difference of the data's loss with and without
-    it, which costs one more forward and backward pass.
+    backward pass for each term. `"data"` is the loss with all perturbations. The row of a perturbation is the
+    difference of `"data"` with and without it, which costs one more forward and backward pass. `"loss"`
+    is the sum of `"data"`, the penalties and the example terms.
 
     Args:
       params: any pytree.
@@ -75,8 +76,8 @@ class Composed:
       step: the number of the step.
 
     Returns:
-      A named tuple of dicts by term, which prints as a table: `value`, the term's contribution to the loss,
-      and the `norm` and `cosine` of its gradient. The cosine is 0 if either gradient is 0.
+      A named tuple of dicts by term, which prints as a table: `value`, and the `norm` and `cosine` of the
+      value's gradient. The cosine is 0 if either gradient is 0.
     """
 
     def contributions(objective: Composed, params: Params) -> dict[str, Array]:
