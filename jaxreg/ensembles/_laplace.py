@@ -231,7 +231,7 @@ def laplace(
     H = \sum_i J_i^\top \Lambda_i J_i
 
   `H` is the Gauss-Newton matrix of the negative log-likelihood, which the parameters minimise together with
-  :math:`\tfrac{\tau}{2} \|\theta\|^2`; for a mean of `n` losses with `penalties.l2` of the weight `a`,
+  :math:`\tfrac{\tau}{2} \|\theta\|^2`; for a mean of `n` losses with `a * penalties.l2(params, mask="*")`,
   :math:`\tau = n a`. `dense` is exact, and takes `size**2` numbers. `kfac` and `ekfac` have a block for each
   dense or convolutional layer, kernel and bias, by `flatness.kfac` without draws. All other parameters, such
   as a normalisation's, together have one exact block.
