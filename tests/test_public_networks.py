@@ -2,10 +2,13 @@
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+import jaxreg
 
 FOLDER = Path(__file__).resolve().parent
 # Logits of two images, from `forward` of `nets.py` in the folder of the networks, with PyTorch 2.13.
@@ -36,6 +39,19 @@ def test_logits_are_those_of_pytorch(name, networks, data_dir):
     read = networks.variables(tensors, network)
   x = (x - np.float32(network.mean)) / np.float32(network.std)  # NumPy, because JAX's ranks must agree here
   logits = network.module.apply(read, x, train=False)["logits"]
+  np.testing.assert_allclose(logits, LOGITS[name], rtol=1e-4, atol=1e-4)
+
+
+def test_the_page_reads_a_state_dict(data_dir, monkeypatch):
+  """Up to the report card, which gets PyTorch's logits."""
+  page = (FOLDER.parent / "docs/guides/others_networks.md").read_text()
+  code = "".join(re.findall(r"^```py(?:thon)?\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
+  name, reported = "aka_resnet20-12fca82f", []
+  monkeypatch.setattr(jaxreg, "report", lambda *arguments, **options: reported.append((arguments, options)))
+  images = 255 * np.random.default_rng(0).random((2, 32, 32, 3)).astype(np.float32)
+  exec(code, {"FILE": data_dir / f"networks/{name}.npz", "images": images, "labels": np.zeros(2, int)})
+  [((predict_fn, data), options)] = reported
+  logits = predict_fn(options["params"], data["inputs"])
   np.testing.assert_allclose(logits, LOGITS[name], rtol=1e-4, atol=1e-4)
 
 

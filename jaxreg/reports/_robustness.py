@@ -153,7 +153,7 @@ def attacked(model: Model) -> Section:
   """Measures the error under an ensemble of attacks, and the loss of the steps of PGD."""
   predict, inputs = model.traced()
   if inputs.dtype.kind != "f":
-    raise Unavailable(f"needs floating inputs, got {inputs.dtype}")
+    raise Unavailable(f"needs floating inputs, got {inputs.dtype}: give np.float32(inputs)")
   low, high = model.range()
   radii = tuple(sorted(model.eps or (part * (high - low) for part in EPS)))
   methods, classes, images = ["apgd_ce"], model.shown.predictions.shape[-1], inputs.ndim == 4

@@ -270,6 +270,19 @@ def test_a_function_that_jax_cannot_trace_gives_what_needs_no_gradient(tmp_path)
   assert all(f"{reason}</p>" in page for reason in reasons.values())
 
 
+def test_images_of_integers_need_another_type_to_be_attacked(tmp_path):
+  """The message says which, and with it the attack runs."""
+  inputs, labels = np.arange(120, dtype=np.uint8).reshape(40, 3), np.arange(40) % 3
+  options = {"sections": ("adversarial",), "minutes": 0.01, "value_range": (0.0, 255.0)}
+
+  def card(inputs):
+    data = {"inputs": inputs, "labels": labels}
+    return jaxreg.report(lambda x: x / 255.0, data, out=tmp_path, **options)["sections"]["adversarial"]
+
+  assert card(inputs)["reason"] == "needs floating inputs, got uint8: give np.float32(inputs)"
+  assert card(np.float32(inputs))["status"] == "done"
+
+
 def test_the_budget_chooses_the_number_of_examples(tmp_path):
   """A model of 20 ms for 256 examples: seven corruptions of five strengths cost 2.7 ms an example."""
 
