@@ -1,4 +1,8 @@
-"""The curvature of a network as one object, on any data: arrays, batches, loaders, several devices."""
+"""The curvature of a network as one object, on any data: arrays, batches, loaders, several devices.
+
+A product passes three classes. `Flat` splits the vector into one array per parameter, `Streamed` adds up the
+batches, and `Hessian.product_and_count` differentiates the loss of a batch.
+"""
 
 from __future__ import annotations
 
