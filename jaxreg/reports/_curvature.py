@@ -44,11 +44,10 @@ def flat(model: Model) -> Section:
   curvature = flatness.Curvature(model.loss_fn, params, batch, chunk_size=at_once)
   pairs = curvature.top_eigenpairs(key=keys[0], num_pairs=PAIRS)
   density = curvature.density(key=keys[2], num_samples=probes, num_steps=min(STEPS, curvature.like.size))
-  direction = jax.jit(lambda key: flatness.filter_normalized_direction(key, params))
   alphas = jnp.asarray(ALPHAS)
-  profile = np.stack(
-    [flatness.loss_profile(loss_fn, params, direction(key), alphas, batch) for key in keys[3:]]
-  )
+  # Not under `jit`, which would compile the draw of each parameter; equal shapes share their program here.
+  drawn = [flatness.filter_normalized_direction(key, params) for key in keys[3:]]
+  profile = np.stack([flatness.loss_profile(loss_fn, params, each, alphas, batch) for each in drawn])
   middle = profile[:, len(ALPHAS) // 2]
   rises = (profile[:, 0] + profile[:, -1]) / 2 - middle
   half = half_of(directions, rises.std(ddof=1) / np.sqrt(directions))
