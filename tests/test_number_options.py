@@ -291,6 +291,25 @@ EAGER = {
     jax.random.key(0), lambda x: jax.nn.log_softmax(scale * x), LOGITS, eps=0.1, num_steps=2
   ),
   "fista": fista_step,
+  "proximal_gradient": lambda scale: constraints.proximal_gradient(
+    lambda params: (scale * jnp.square(params - 1)).sum(),
+    jnp.zeros(2),
+    shrunk,
+    num_steps=20,
+    step=scale,
+    shrink=scale / 4,
+  ),
+  **{
+    f"attack {norm}": functools.partial(
+      lambda scale, norm: adversarial.attack(
+        *(jax.random.key(0), lambda x: scale * x.mean((1, 2)) @ jnp.eye(3, 4), IMAGES["inputs"], LABELS),
+        **{"eps": scale / 9, "clip": (0.0, scale), "norm": norm, "chunk_size": 3},
+        **{"num_steps": 3, "num_targets": 2, "num_queries": 5},
+      ),
+      norm=norm,
+    )
+    for norm in ("linf", "l2")
+  },
   "mc_predict": lambda scale: ensembles.mc_predict(
     lambda params, x, *, key: scale * sampled(params, x, key=key),
     **{"params": PARAMS, "x": LOGITS, "key": jax.random.key(0), "num_samples": 5, "chunk_size": 2},
