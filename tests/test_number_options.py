@@ -141,6 +141,14 @@ NO_NUMBERS = {
 }
 
 
+# Infinity has a meaning here: all becomes 0, nothing is limited, or the sign is taken.
+INFINITE = {
+  "constraints.soft_threshold threshold",
+  *("constraints.max_norm limit", "constraints.min_max_norm high", "losses.class_weights limit"),
+  "optim.p_norm_sgd p",
+}
+
+
 def function_of(name):
   folder, _, function = name.partition(".")
   return getattr(importlib.import_module(f"jaxreg.{folder}"), function)
@@ -196,6 +204,32 @@ def test_a_text_for_a_number_is_refused_in_one_line_that_names_it(folder):
     text = str(info.value)
     assert option in text.replace(",", " ").split(), f"{each}: {type(info.value).__name__}: {text}"
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("folder", sorted({name.partition(".")[0] for name in BASES}))
+def test_infinity_and_nan_are_refused_in_one_line_that_names_the_option(folder):
+  options = [name for name in OPTIONS if name.startswith(f"{folder}.") and is_strength(name)]
+  for each in options:
+    name, option = each.split(" ")
+    for value in (float("nan"), *[float("inf")] * (each not in INFINITE)):
+      with pytest.raises((TypeError, ValueError)) as info:
+        called(name, BASES[name], **{option: value})
+      text = str(info.value)
+      assert option in text.replace(",", " ").split(), f"{each}: {text}"
+      assert "\n" not in text
+
+
+def is_strength(each):
+  """Whether an option is one number, not an array of data or a learning rate as Optax has it."""
+  name, option = each.split(" ")
+  parameter = inspect.signature(function_of(name)).parameters[option]
+  given = BASES[name]().get(option, parameter.default)
+  return (
+    parameter.kind == parameter.KEYWORD_ONLY
+    and isinstance(given, float | int)
+    and not isinstance(given, bool)
+    and each not in NO_NUMBERS
+  )
 
 
 def test_every_function_is_called():
