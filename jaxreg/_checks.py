@@ -264,15 +264,21 @@ def check_range(
   name: str,
   *,
   low: float = float("-inf"),
-  high: float = float("inf"),
+  high: float | None = None,
   open_low: bool = False,
   open_high: bool = False,
 ) -> None:
-  """Checks that all entries lie between the ends; NaN does not, and a traced value passes."""
+  """Checks that all entries lie between the ends, by default finite ones; a traced value passes.
+
+  NaN lies nowhere. Infinity lies in no interval without `high=inf`, which says that it has a meaning.
+  """
   if isinstance(value, Tracer):
     return
   # On the host: inside jit, comparisons of arrays are traced even if the values are known.
   known = value if isinstance(value, int | float) else np.asarray(check_number(value, name))
+  if high is None:
+    high, open_high = float("inf"), True
+  open_low |= low == float("-inf")
   above, below = low < known if open_low else low <= known, known < high if open_high else known <= high
   if not np.all(above & below):
     interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
@@ -315,7 +321,7 @@ def check_option(
   shape: tuple[int, ...],
   *,
   low: float = float("-inf"),
-  high: float = float("inf"),
+  high: float | None = None,
   open_low: bool = False,
   open_high: bool = False,
   entrywise: bool = False,

@@ -1,19 +1,25 @@
-"""Loops over functions of users: compiled in a program, and step by step in eager calls.
+"""Loops over functions of users in eager calls: short ones step by step, long ones in a program that is kept.
 
 An eager `jax.lax` loop compiles its body in each call, because the body closes over the user's function. A
-cache by function would keep what the function closes over, and would not see that it has changed.
+cache by function would keep what the function closes over, and would not see that it has changed. So each
+call traces the function, and programs are compared.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+from jax.core import Tracer, eval_jaxpr
 
 from jaxreg._sharding import sharding_like
+
+MAX_PROGRAMS = 32
+_programs: dict[Any, Any] = {}  # compiled programs of eager calls, the oldest first
 
 
 def in_program() -> bool:
@@ -53,3 +59,34 @@ def by_chunks(function: Callable[[Any], Any], rows: Any, chunk_size: int) -> Any
   firsts = range(0, number, chunk_size)
   parts = [jax.vmap(function)(jax.tree.map(lambda x, i=i: x[i : i + chunk_size], rows)) for i in firsts]
   return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+
+
+def in_one_program(function: Callable[..., Any], *arguments: Any) -> Any:
+  """Computes `function(*arguments)`; eager calls with equal programs and shardings compile once.
+
+  Arrays that `function` captures are arguments of the program, so no data are kept.
+  """
+  config = jax.config
+  step_by_step = config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs
+  if step_by_step or in_program() or _has_tracer(arguments):
+    return function(*arguments)
+  arguments = jax.tree.map(jnp.asarray, arguments)
+  # JAX keeps traces by function: a new function is traced, whatever the given one captures by now.
+  traced, result = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*arguments)
+  if _has_tracer(traced.consts):
+    return function(*arguments)
+  consts, leaves = [jnp.asarray(x) for x in traced.consts], jax.tree.leaves(arguments)
+  lowered = jax.jit(functools.partial(eval_jaxpr, traced.jaxpr)).lower(consts, *leaves)
+  text = lowered.as_text()
+  if "callback" in text:  # the text does not say which Python function is called
+    return function(*arguments)
+  key = hashlib.sha256(text.encode()).digest(), *(x.sharding for x in (*consts, *leaves))
+  if key not in _programs:
+    if len(_programs) >= MAX_PROGRAMS:
+      _programs.pop(next(iter(_programs)), None)
+    _programs[key] = lowered.compile()  # unlike the jitted function, it does not hold the user's functions
+  return jax.tree.unflatten(jax.tree.structure(result), _programs[key](consts, *leaves))
+
+
+def _has_tracer(tree: Any) -> bool:
+  return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))

@@ -22,7 +22,7 @@ def backtracked(
   y: Params,
   prox: Prox,
   size: Array,
-  shrink: float,
+  shrink: ArrayLike,
 ) -> tuple[Params, Array]:
   """Takes the proximal step from `y`; shrinks `size` until the quadratic model bounds the loss."""
   tree = optax.tree

@@ -233,7 +233,7 @@ REFUSED = [
   ("model.MLP.widths=(8,1000000000000)", "must be at least 1 and at most 1e6, got (8, 1000000000000)"),
   ("model.MLP.dropout_rates=(0.5,)", "one rate for each of the 2 hidden layers"),
   ("model.MLP.dropout_rates=(0.5,1.5)", "at least 0 and at most 1, got (0.5, 1.5)"),
-  ("method.dropmax.loss.temperature=0", "in (0, inf]"),
+  ("method.dropmax.loss.temperature=0", "in (0, inf)"),
   ("method.dropmax.loss.kl_weight=nan", "must be at least 0 and at most 1e6, got nan"),
   ("method.name=arcface method.arcface.loss.margin=-1.0", "must be at least 0 and at most 3.15, got -1.0"),
 ]

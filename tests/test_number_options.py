@@ -141,6 +141,14 @@ NO_NUMBERS = {
 }
 
 
+# Infinity has a meaning here: all becomes 0, nothing is limited, or the sign is taken.
+INFINITE = {
+  "constraints.soft_threshold threshold",
+  *("constraints.max_norm limit", "constraints.min_max_norm high", "losses.class_weights limit"),
+  "optim.p_norm_sgd p",
+}
+
+
 def function_of(name):
   folder, _, function = name.partition(".")
   return getattr(importlib.import_module(f"jaxreg.{folder}"), function)
@@ -196,6 +204,32 @@ def test_a_text_for_a_number_is_refused_in_one_line_that_names_it(folder):
     text = str(info.value)
     assert option in text.replace(",", " ").split(), f"{each}: {type(info.value).__name__}: {text}"
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("folder", sorted({name.partition(".")[0] for name in BASES}))
+def test_infinity_and_nan_are_refused_in_one_line_that_names_the_option(folder):
+  options = [name for name in OPTIONS if name.startswith(f"{folder}.") and is_strength(name)]
+  for each in options:
+    name, option = each.split(" ")
+    for value in (float("nan"), *[float("inf")] * (each not in INFINITE)):
+      with pytest.raises((TypeError, ValueError)) as info:
+        called(name, BASES[name], **{option: value})
+      text = str(info.value)
+      assert option in text.replace(",", " ").split(), f"{each}: {text}"
+      assert "\n" not in text
+
+
+def is_strength(each):
+  """Whether an option is one number, not an array of data or a learning rate as Optax has it."""
+  name, option = each.split(" ")
+  parameter = inspect.signature(function_of(name)).parameters[option]
+  given = BASES[name]().get(option, parameter.default)
+  return (
+    parameter.kind == parameter.KEYWORD_ONLY
+    and isinstance(given, float | int)
+    and not isinstance(given, bool)
+    and each not in NO_NUMBERS
+  )
 
 
 def test_every_function_is_called():
@@ -291,6 +325,25 @@ EAGER = {
     jax.random.key(0), lambda x: jax.nn.log_softmax(scale * x), LOGITS, eps=0.1, num_steps=2
   ),
   "fista": fista_step,
+  "proximal_gradient": lambda scale: constraints.proximal_gradient(
+    lambda params: (scale * jnp.square(params - 1)).sum(),
+    jnp.zeros(2),
+    shrunk,
+    num_steps=20,
+    step=scale,
+    shrink=scale / 4,
+  ),
+  **{
+    f"attack {norm}": functools.partial(
+      lambda scale, norm: adversarial.attack(
+        *(jax.random.key(0), lambda x: scale * x.mean((1, 2)) @ jnp.eye(3, 4), IMAGES["inputs"], LABELS),
+        **{"eps": scale / 9, "clip": (0.0, scale), "norm": norm, "chunk_size": 3},
+        **{"num_steps": 3, "num_targets": 2, "num_queries": 5},
+      ),
+      norm=norm,
+    )
+    for norm in ("linf", "l2")
+  },
   "mc_predict": lambda scale: ensembles.mc_predict(
     lambda params, x, *, key: scale * sampled(params, x, key=key),
     **{"params": PARAMS, "x": LOGITS, "key": jax.random.key(0), "num_samples": 5, "chunk_size": 2},

@@ -14,6 +14,7 @@ from jaxreg._by_chunks import by_chunks
 from jaxreg._checks import check_batched, check_choice, check_count, check_key, check_labels
 from jaxreg._errors import ArgumentError
 from jaxreg._leaves import wide
+from jaxreg._loops import in_one_program
 from jaxreg._sharding import entries
 from jaxreg.adversarial._apgd import apgd, cross_entropy, like, targeted_dlr
 from jaxreg.adversarial._common import Bounds, per_example, perturbed
@@ -53,8 +54,8 @@ def attack(
   - `square` needs no gradients: it changes random squares of an image as long as the margin
     :math:`z_y - \max_{k \ne y} z_k` falls.
 
-  Every method stops once it has moved all its examples. So inputs far from robust cost little. An eager call
-  compiles its loops; inside of `jax.jit`, with the parameters as arguments, they are compiled once.
+  Every method stops once it has moved all its examples. So inputs far from robust cost little. A later eager
+  call compiles nothing if only the values of arrays or numbers change.
 
   Args:
     key: for the random starts and squares. Another `chunk_size` draws other numbers.
@@ -104,7 +105,8 @@ def attack(
   truth = check_labels(labels, outputs, "the values of logits_fn")
   fixed = jax.lax.stop_gradient(x)
 
-  def on_chunk(number: Any, part: tuple[Array, ...], key: Key) -> tuple[Array, Array]:
+  def on_chunk(number: Any, part: tuple[Array, ...], shared: tuple[Key, Bounds]) -> tuple[Array, Array]:
+    key, clip = shared
     return _resisting(
       jax.random.fold_in(key, number),
       logits_fn,
@@ -117,11 +119,12 @@ def attack(
       clip=clip,
     )
 
-  data = fixed, truth, radius
-  if chunk_size is None or chunk_size >= x.shape[0]:
-    delta, success = on_chunk(0, data, key)
-  else:
-    delta, success = by_chunks(on_chunk, data, key, chunk_size)
+  def on_all(data: tuple[Array, ...], shared: tuple[Key, Bounds]) -> tuple[Array, Array]:
+    if chunk_size is None or chunk_size >= x.shape[0]:
+      return on_chunk(0, data, shared)
+    return by_chunks(on_chunk, data, shared, chunk_size)
+
+  delta, success = in_one_program(on_all, (fixed, truth, radius), (key, clip))
   return jnp.where(like(success, x), perturbed(x, jax.lax.stop_gradient(delta), clip), x)
 
 

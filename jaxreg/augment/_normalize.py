@@ -36,8 +36,8 @@ def normalize(
   x = images(batch, channel_axis)
   if not jnp.issubdtype(x.dtype, jnp.floating):
     raise TypeError(f"inputs must be floating, got {x.dtype}; scale them first")
-  for name, value in {"mean": mean, "std": std}.items():
-    check_option(value, name, x.shape[-1:])
+  check_option(mean, "mean", x.shape[-1:])
+  check_option(std, "std", x.shape[-1:], low=0, open_low=True)
   shape = (1, 1, 1, -1)
   wide = jnp.promote_types(x.dtype, jnp.float32)
   mean, std = (jnp.reshape(jnp.asarray(value, wide), shape) for value in (mean, std))

@@ -23,7 +23,7 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
 
   Args:
     params: any pytree.
-    limit: `c` > 0.
+    limit: `c` > 0; infinity limits nothing.
     axis: axes of one unit's weights, the same for all leaves; by default the axes of its incoming weights
       (`paths.incoming_axes`): all but the last of dense and convolutional kernels, the first of an
       attention's query, key and value, the last of an embedding, all but the first of Equinox's `weight`.
@@ -38,7 +38,7 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
     Hinton et al., `Improving neural networks by preventing co-adaptation of feature detectors`, 2012.
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 5.1.
   """
-  check_option(limit, "limit", (), low=0, open_low=True)
+  check_option(limit, "limit", (), low=0, high=jnp.inf, open_low=True)
 
   def clip(name: str, w: Array) -> Array:
     near_one, length, power = scaled(w, unit_axes(name, w, axis))
@@ -89,7 +89,7 @@ def min_max_norm(
   Args:
     params, axis, mask: as in `max_norm`.
     low: `a`, at least 0.
-    high: `b`, at least `low`.
+    high: `b`, at least `low`; infinity limits nothing.
     rate: `r` in [0, 1]; 1 projects, a smaller rate moves part of the way.
 
   Example:
@@ -99,8 +99,8 @@ def min_max_norm(
            [2. , 1. ]], dtype=float32)
   """
   check_option(low, "low", (), low=0)
-  check_option(high, "high", (), low=0)
-  check_range(high - low, "high - low", low=0)
+  check_option(high, "high", (), low=0, high=jnp.inf)
+  check_range(high - low, "high - low", low=0, high=jnp.inf)
   check_option(rate, "rate", (), low=0, high=1)
 
   def scale(name: str, w: Array) -> Array:

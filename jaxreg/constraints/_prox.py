@@ -47,7 +47,7 @@ def soft_threshold(x: ArrayLike, *, threshold: ArrayLike) -> Array:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization.
   """
   x = check_floating(x, "x")
-  check_option(threshold, "threshold", x.shape, entrywise=True)
+  check_option(threshold, "threshold", x.shape, low=0, high=jnp.inf, entrywise=True)
   # sign(x) is 0 at 0 in value and in gradient; |x| would have the derivative 1 there, and maximum 1/2.
   sign = jnp.sign(wide(x))
   return (sign * jax.nn.relu(sign * wide(x) - threshold)).astype(x.dtype)

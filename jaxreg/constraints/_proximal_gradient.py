@@ -11,6 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_function, check_range
+from jaxreg._loops import in_one_program
 from jaxreg._proximal import Prox, backtracked, next_momentum
 from jaxreg.typing import Array, Params
 
@@ -30,7 +31,7 @@ def proximal_gradient(
   *,
   num_steps: int = 100,
   step: ArrayLike = 1.0,
-  shrink: float = 0.5,
+  shrink: ArrayLike = 0.5,
 ) -> ProximalGradientResult:
   r"""Minimises `loss_fn(params)` plus the penalty of `prox`, with a step size found by backtracking.
 
@@ -47,7 +48,7 @@ def proximal_gradient(
     params: the start, any pytree of floating arrays.
     prox: `(params, step) -> params`, such as `functools.partial(prox_l1, weight=0.1)`; it selects parameters
       by its own `mask`.
-    num_steps: steps; static. An eager call compiles its loop; inside of `jax.jit` it is compiled once.
+    num_steps: steps; static. A later eager call compiles nothing if only arrays, `step` or `shrink` change.
     step: the first step size to try, above 0.
     shrink: factor of the step size in backtracking, in (0, 1).
 
@@ -72,14 +73,18 @@ def proximal_gradient(
   check_range(step, "step", low=0, open_low=True)
   check_range(shrink, "shrink", low=0, high=1, open_low=True, open_high=True)
 
-  def one(carry: Any, _: None) -> tuple[Any, Array]:
-    x, y, t, size = carry
-    loss, gradient = jax.value_and_grad(loss_fn)(y)
-    new, size = backtracked(loss_fn, loss, gradient, y, prox, size, shrink)
-    t, momentum = next_momentum(t)
-    return (new, optax.tree.add_scale(new, momentum, optax.tree.sub(new, x)), t, size), loss
-
   dtype = jax.eval_shape(loss_fn, params).dtype
-  start = (params, params, jnp.ones((), dtype), jnp.asarray(step, dtype))
-  (x, _, _, size), losses = jax.lax.scan(one, start, None, length=num_steps)
-  return ProximalGradientResult(x, size, losses)
+
+  def solve(params: Params, size: Array, shrink: Array) -> ProximalGradientResult:
+    def one(carry: Any, _: None) -> tuple[Any, Array]:
+      x, y, t, size = carry
+      loss, gradient = jax.value_and_grad(loss_fn)(y)
+      new, size = backtracked(loss_fn, loss, gradient, y, prox, size, shrink)
+      t, momentum = next_momentum(t)
+      return (new, optax.tree.add_scale(new, momentum, optax.tree.sub(new, x)), t, size), loss
+
+    start = params, params, jnp.ones((), dtype), size
+    (x, _, _, size), losses = jax.lax.scan(one, start, None, length=num_steps)
+    return ProximalGradientResult(x, size, losses)
+
+  return in_one_program(solve, params, jnp.asarray(step, dtype), shrink)

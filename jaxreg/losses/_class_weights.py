@@ -58,7 +58,7 @@ def class_weights(
   check_choice(scheme, "scheme", ("inverse", "sqrt", "effective"))
   check_option(beta, "beta", (), low=0, high=1, open_high=True)
   if limit is not None:
-    check_option(limit, "limit", (), low=1)
+    check_option(limit, "limit", (), low=1, high=math.inf)
   n = jnp.asarray(counts.astype(jnp.promote_types(counts.dtype, jnp.float32)))
   some = n > 0
   safe = jnp.where(some, n, 1)

@@ -47,7 +47,7 @@ def p_norm_sgd(
     raise ValueError(f"one of learning_rate and weight must be given, got {learning_rate} and {weight}")
   rate = 1.0 if learning_rate is None else learning_rate
   alpha = 1.0 if weight is None else weight
-  check_range(p, "p", low=1, open_low=True)
+  check_range(p, "p", low=1, high=jnp.inf, open_low=True)
   check_range(alpha, "weight", low=0, open_low=True)
 
   def power(g: Array) -> Array:

@@ -97,7 +97,7 @@ def test_traced_nonsense_gives_no_threshold(bad):
     (lambda s: calibration.conformal_risk_threshold(s, s, alpha=-0.1), "alpha must lie in"),
     (lambda s: calibration.conformal_risk_threshold(s, s, alpha=0.1, bound=0), "bound must lie in"),
     (lambda s: calibration.conformal_risk_threshold(s, s[0], alpha=0.1), r"costs must have shape \(3, 2\)"),
-    (lambda s: calibration.conformal_risk_threshold(s, -s, alpha=0.1), r"costs must lie in \[0, inf\]"),
+    (lambda s: calibration.conformal_risk_threshold(s, -s, alpha=0.1), r"costs must lie in \[0, inf\)"),
     (lambda s: calibration.conformal_risk_threshold(s, s, alpha=0.1), "the sums of costs must lie in"),
     (lambda s: calibration.conformal_risk_threshold(s[0, 0], s, alpha=1), r"scores must be \[..., labels\]"),
     (

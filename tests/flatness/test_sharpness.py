@@ -204,7 +204,7 @@ def test_order_of_the_parameters_changes_nothing():
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"factor": 1.0}, r"factor must lie in \(1, inf\], got 1.0"),
+    ({"factor": 1.0}, r"factor must lie in \(1, inf\), got 1.0"),
     ({"growth": 0.9}, "growth must lie in"),
     ({"first_step": 0.0}, "first_step must lie in"),
     ({"directions": ((1.0, 0.0),)}, r"directions must be \[k, 1\].*got \(1, 2\)"),

@@ -487,7 +487,7 @@ def test_labels_out_of_range_are_nan():
     ({"num_groups": (6.0, 6.0)}, TypeError, "num_groups must be an integer or integers, got"),
     ({"kind": "III"}, ValueError, "kind must be one of I, II, got 'III'"),
     ({"form": "fast"}, ValueError, "form must be one of auto, dense, scan, gather, got 'fast'"),
-    ({"power": 0.0}, ValueError, r"power must lie in \(0, inf\], got 0.0"),
+    ({"power": 0.0}, ValueError, r"power must lie in \(0, inf\), got 0.0"),
   ],
 )
 def test_mistakes_are_told(options, error, message):

@@ -38,5 +38,5 @@ def test_an_excluded_class_without_a_share_counts_nothing():
 
 
 def test_refusals():
-  with pytest.raises(ValueError, match=r"epsilon must lie in \[-1, inf\]"):
+  with pytest.raises(ValueError, match=r"epsilon must lie in \[-1, inf\)"):
     losses.poly_loss(jnp.zeros((1, 2)), jnp.array([0]), epsilon=-1.5)

@@ -135,6 +135,20 @@ def test_rows_are_encoded_as_in_training(kind, trained, tmp_path):
 
 
 @pytest.mark.thorough
+def test_a_frame_and_its_file_have_the_same_missing_values(tmp_path, light_runs):
+  generator = np.random.default_rng(0)
+  x = np.where(np.arange(90) % 5 == 0, -99, generator.normal(size=90).round(2))
+  frame = pandas.DataFrame({"x": x, "y": generator.normal(size=90).round(2), "label": ["a", "b", "c"] * 30})
+  frame.to_csv(tmp_path / "a.csv", index=False)
+  fields = {"data.name": "csv", "data.csv.path": str(tmp_path / "a.csv"), "data.csv.missing": ("-99",)}
+  train.train(runs.make_config({**fields, "method.name": "softmax", "epochs": 2}), tmp_path / "run")
+  predictor = train.load(tmp_path / "run")
+  want = np.asarray(predictor(frame.replace(-99, np.nan)))
+  for rows in (frame, frame.to_dict("records"), tmp_path / "a.csv"):
+    np.testing.assert_array_equal(predictor(rows), want)
+
+
+@pytest.mark.thorough
 def test_texts_that_look_like_numbers_are_the_same_texts_in_a_frame(tmp_path, light_runs):
   codes = ["1", "2", "3.0"] * 30
   frame = pandas.DataFrame({"code": codes, "label": ["a", "b", "c"] * 30})

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from sklearn import compose, datasets, impute, preprocessing
 
 from jaxreg import train
 from jaxreg.train.data.huggingface import Encoded
+from jaxreg.train.data.tables import inputs_of_rows
+from jaxreg.train.errors import ArgumentError
 
 hub = pytest.importorskip("datasets")
 pa = pytest.importorskip("pyarrow")
@@ -224,6 +227,43 @@ def test_a_label_that_training_lacks_is_told_with_its_row(tmp_path):
   other = write(tmp_path / "b.csv", with_value("label", 2, "c"))
   with pytest.raises(train.RunError, match=r"b\.csv, row 4: column 'label' has 'c', which no training"):
     load(path=file, test=other)
+
+
+def test_the_training_rows_say_which_columns_are_texts_and_which_are_numbers(tmp_path):
+  """In another file, texts that all look like numbers are the same categories."""
+  table = {"x": np.arange(60) / 7, "code": ["A", "B", "C", "10", "20"] * 12, "y": ["u", "v", "7"] * 20}
+  file = write(tmp_path / "a.csv", table)
+  rest = {"x": np.arange(4) + 0.5, "code": ["10", "20", "20", "C"], "y": ["7", "7", "u", "v"]}
+  part = {"val": {name: values[:2] for name, values in rest.items()}, "test": rest}
+  files = {name: write(tmp_path / f"{name}.csv", each) for name, each in part.items()}
+  data = load(path=file, labels=("y",), **files)
+  names = ["code=10", "code=20", "code=A", "code=B", "code=C"]
+  want = np.array([[each == f"code={value}" for each in names] for value in rest["code"]])
+  assert data.input_names == ("x", *names)
+  np.testing.assert_allclose(unscaled(data, data.test)[:, 1:], want, atol=1e-6)
+  np.testing.assert_array_equal(data.test.labels, [0, 0, 1, 2])
+  np.testing.assert_array_equal(data.val.labels, [0, 0])
+  for values in (["yes", "no"] * 2, ["1", "2", "3", "4 m"]):
+    other = write(tmp_path / "c.csv", rest | {"x": values})
+    with pytest.raises(train.RunError, match=r"test: .*c\.csv, row \d: column 'x' has .* among numbers"):
+      load(path=file, labels=("y",), test=other)
+
+
+def test_a_sentinel_of_the_training_file_is_missing_in_a_data_frame_too(tmp_path):
+  """As `pandas.read_csv` gives it: a number, or a text."""
+  table = {"x": [-99.0, 2.0, 4.0] * 20, "colour": ["unknown", "red", "blue"] * 20, "label": [0, 1, 1] * 20}
+  options = {"missing": ("-99", "unknown", "none")}
+  learnt = load(path=write(tmp_path / "a.csv", table), val=write(tmp_path / "b.csv", table), **options)
+  columns = learnt.describe().columns
+  rows = {"x": [-99, "unknown", 2.0, None], "colour": ["none", "red", "unknown", "blue"]}
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    got = inputs_of_rows(columns, rows, options["missing"])
+  np.testing.assert_allclose(got, [[3, 0, 0], [3, 0, 1], [2, 0, 0], [3, 1, 0]], rtol=0.1)
+  np.testing.assert_array_equal(got[:, 1:], [[0, 0], [0, 1], [0, 0], [1, 0]])
+  assert len({*got[[0, 1, 3], 0]}) == 1
+  with pytest.raises(ArgumentError, match="row 1: column 'x' must be a number or missing, got 'unknown'"):
+    inputs_of_rows(columns, rows)
 
 
 CASES = (

@@ -89,7 +89,15 @@ def csv(
       )
     texts, odd = _read_csv(argument, file, delimiter, encoding)
     check_named(texts, leave_out=leave_out, text=text)
-    read = Reading(argument, {"", *missing}, decimal, text, lambda row, file=file: f"{file}, row {row + 1}")
+    kinds = {} if part == "train" else {name: x.dtype.kind == "f" for name, x in parts["train"].frame.items()}
+    read = Reading(
+      argument=argument,
+      missing={"", *missing},
+      decimal=decimal,
+      text={*text, *(name for name, is_number in kinds.items() if not is_number)},
+      where=lambda row, file=file: f"{file}, row {row + 1}",
+      numbers={name for name, is_number in kinds.items() if is_number},
+    )
     parts[part] = read.rows(texts.drop(columns=[*leave_out]))
     if differ := sorted({*parts[part].frame} ^ {*parts["train"].frame}):
       raise ArgumentError(
@@ -185,7 +193,7 @@ class Reading:
   decimal: str
   text: Collection[str]
   where: Callable[[int], str]
-  numbers: Collection[str] = ()  # columns that a trained model takes as numbers
+  numbers: Collection[str] = ()  # columns that are numbers in the training rows
 
   def rows(self, texts: Frame) -> Rows:
     """Converts each column of texts to numbers if all its texts are numbers."""
@@ -422,11 +430,12 @@ def read_csv_rows(
   return read.rows(texts[[*names]]).frame
 
 
-def inputs_of_rows(columns: Mapping[str, Any], rows: Any) -> np.ndarray:
+def inputs_of_rows(columns: Mapping[str, Any], rows: Any, missing: Collection[str] = ()) -> np.ndarray:
   """Computes the inputs `[n, inputs]` of a data frame, a sequence of dicts, or a dict of columns or numbers.
 
   A missing number becomes the training mean; a missing or new category is 0 everywhere, and a warning names
-  new ones. Other columns are not read.
+  new ones. What `missing` names is missing here too, so that a file and its data frame give the same. Other
+  columns are not read.
   """
   rows = rows.to_pandas() if hasattr(rows, "to_pandas") else rows
   if isinstance(rows, Mapping) and not any(map(np.ndim, rows.values())):
@@ -442,8 +451,8 @@ def inputs_of_rows(columns: Mapping[str, Any], rows: Any) -> np.ndarray:
     raise ArgumentError("inputs", "has no rows")
   if twice := [name for name in names_in(columns) if frame.columns.tolist().count(name) > 1]:
     raise ArgumentError("inputs", f"has several columns {twice[0]!r}")
-  numbers = {name: _as_numbers(name, frame[name]) for name in columns["fill"]}
-  texts = {name: _as_texts(frame[name], values) for name, values in columns["categories"].items()}
+  numbers = {name: _as_numbers(name, frame[name], missing) for name in columns["fill"]}
+  texts = {name: _as_texts(frame[name], values, missing) for name, values in columns["categories"].items()}
   for name, column in texts.items():
     new = column.dropna()[~column.dropna().isin(columns["categories"][name])]
     if not new.empty:
@@ -470,11 +479,11 @@ def _unnested(frame: Frame, names: Collection[str]) -> Frame:
   return frame.assign(**added)
 
 
-def _as_numbers(name: str, values: Series) -> np.ndarray:
-  """Returns a column as float64, where NaN is missing; texts and infinite numbers are refused."""
-  numbers = np.full(len(values), np.nan)
-  for row, (value, missing) in enumerate(zip(values, values.isna(), strict=True)):
-    if missing:
+def _as_numbers(name: str, values: Series, missing: Collection[str]) -> np.ndarray:
+  """Returns a column as float64, where NaN is missing; other texts and infinite numbers are refused."""
+  numbers, none = np.full(len(values), np.nan), values.mask(values.isin([*missing])).isna()
+  for row, (value, is_none) in enumerate(zip(values, none, strict=True)):
+    if is_none:
       continue
     try:
       numbers[row] = np.inf if isinstance(value, str) else value
@@ -483,17 +492,18 @@ def _as_numbers(name: str, values: Series) -> np.ndarray:
     if not np.isfinite(numbers[row]):
       got = shortened(repr(value), 40)
       raise ArgumentError("inputs", f"row {row}: column {name!r} must be a number or missing, got {got}")
-  return numbers
+  return np.where(np.isin(numbers, _numbers(pandas().Series([*missing]))), np.nan, numbers)
 
 
-def _as_texts(values: Series, categories: Collection[str]) -> Series:
+def _as_texts(values: Series, categories: Collection[str], missing: Collection[str]) -> Series:
   """Returns a column as texts; a whole number is written as the categories have it, with or without `.0`."""
 
   def as_text(value: object) -> str:
     text = str(value)
     return text.removesuffix(".0") if isinstance(value, float) and text not in categories else text
 
-  return values.astype(object).map(as_text, na_action="ignore")
+  texts = values.astype(object).map(as_text, na_action="ignore")
+  return texts.mask(texts.isin([*missing]))
 
 
 def input_names(columns: Table) -> tuple[str, ...]:

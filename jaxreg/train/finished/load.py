@@ -161,9 +161,12 @@ class Predictor:
       raise ArgumentError("inputs", f"{file} is not a file; give a CSV or Parquet file")
     if file.suffix == ".parquet":
       return read_parquet_rows(self.data.columns, file)
+    return read_csv_rows(self.data.columns, file, **self._csv_form)
+
+  @property
+  def _csv_form(self) -> dict[str, Any]:
     options = self.config.data.csv if self.config.data.name == "csv" else {}
-    form = {name: options.get(name, default) for name, default in CSV_FORM.items()}
-    return read_csv_rows(self.data.columns, file, **form)
+    return {name: options.get(name, default) for name, default in CSV_FORM.items()}
 
   def _table_inputs(self, rows: Any) -> np.ndarray:
     """Computes the inputs of rows, or of the rows of a file."""
@@ -171,7 +174,7 @@ class Predictor:
       rows = self.read_table(local_path(rows, "inputs"))
     if isinstance(rows, list | tuple) and not any(isinstance(row, Mapping) for row in rows):
       return np.asarray(rows)  # numbers in the order of `input_names`
-    return inputs_of_rows(self.data.columns, rows)
+    return inputs_of_rows(self.data.columns, rows, self._csv_form["missing"])
 
   def _scaled(self, inputs: Array) -> Array:
     return in_model_units(inputs, self.input_dtype, self.scale)
