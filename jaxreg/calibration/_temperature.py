@@ -18,7 +18,7 @@ from jaxreg.typing import Array
 
 # Each step halves an interval of logarithms; these numbers of steps reach the last digit.
 STEPS = {"float32": 30, "float64": 60}
-MOST_STEPS = 1000  # of L-BFGS
+MOST_STEPS, MEMORY = 1000, 50  # of L-BFGS
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}  # of its gradient, whose entries are means over the examples
 LOWEST = math.log(1e-30)  # smaller probabilities count as 1e-30
 Kind = Literal["vector", "matrix", "dirichlet"]
@@ -186,7 +186,9 @@ def _affine(
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels)
     return (shares * losses).sum() + penalty.sum() + (bias_shrink * jnp.square(change.bias)).sum()
 
-  optimizer, value_and_grad = optax.lbfgs(), optax.value_and_grad_from_state(objective)
+  # With the usual memory of 10 steps, it stops before the minimum of an ill-conditioned map.
+  optimizer = optax.lbfgs(memory_size=MEMORY)
+  value_and_grad = optax.value_and_grad_from_state(objective)
   tolerance = TOLERANCE[features.dtype.name]
 
   def go_on(carry: tuple[Affine, Any]) -> Array:
