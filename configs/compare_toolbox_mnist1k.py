@@ -3,6 +3,7 @@
 Command: python run.py --config configs/compare_toolbox_mnist1k.py --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:flipped --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:decay --config.data.idx.path=DIR
+         python run.py --config configs/compare_toolbox_mnist1k.py:activations --config.data.idx.path=DIR
 Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, names them; the
 comparison is ours.
 
@@ -11,8 +12,8 @@ chosen among three, if there is one, from one seed, by the error on the validati
 trained in one program. Early stopping evaluates that split every second epoch. Ensembles have five members.
 The six methods for images without labels add 100 of the 58000 others to each batch. R-Drop, the Pi model and
 the mean teacher have dropout at a rate of 0.3. `flipped`: a fifth of the training labels is changed to
-another class, with six of the rows. `decay`: the kinds of weight decay, 29 runs. DIR has the idx
-files.
+another class, with six of the rows. `decay`: the kinds of weight decay, 29 runs. `activations`: VICReg's
+terms, 9 runs. DIR has the idx files.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist
@@ -166,6 +167,14 @@ ROWS = {
     _regularizer("l1_activity"),
     {"regularizers.l1_activity.weight": (1e-4, 1e-3, 1e-2)},
   ),
+  "variance of the activities": (
+    _regularizer("activity_variance"),
+    {"regularizers.activity_variance.weight": (1e-2, 1e-1, 1.0)},
+  ),
+  "covariance of the activities": (
+    _regularizer("activity_covariance"),
+    {"regularizers.activity_covariance.weight": (1e-3, 1e-2, 1e-1)},
+  ),
   "KL sparsity, sigmoid": (
     {**_regularizer("kl_sparsity", target=0.1), "model.MLP.activation": "sigmoid"},
     {"regularizers.kl_sparsity.weight": (1e-4, 1e-3, 1e-2)},
@@ -244,12 +253,13 @@ ROWS = {
   "spectral norm": ({"model.MLP.layer": "spectral_norm"}, {}),
 }
 FLIPPED = ("none", "dropout", "label smoothing", "bi-tempered", "mixup", "early stopping")
-VARIANTS = ("clean", "flipped", "decay")
+ACTIVATIONS = ("none", "variance of the activities", "covariance of the activities")
+VARIANTS = ("clean", "flipped", "decay", "activations")
 
 
 def get_config(variant: str = "clean") -> Config:
   if variant not in VARIANTS:
-    raise ValueError(f"argument must be clean, flipped or decay, got {variant!r}")
+    raise ValueError(f"argument must be clean, flipped, decay or activations, got {variant!r}")
   config = dropmax_mnist("1k")
   config.job = "compare"
   config.method.name = "softmax"
@@ -262,6 +272,8 @@ def get_config(variant: str = "clean") -> Config:
   if variant == "flipped":
     config.data.flipped_labels.rate = 0.2
     rows = {label: ROWS[label] for label in FLIPPED}
+  if variant == "activations":
+    rows = {label: ROWS[label] for label in ACTIVATIONS}
   config.compare.rows = {label: fields for label, (fields, _) in rows.items()}
   config.compare.grid = {label: grid for label, (_, grid) in rows.items() if grid}
   return config
