@@ -177,6 +177,20 @@ def test_laplace_refuses_fractional_weights(tmp_path, light_runs):
 
 
 @pytest.mark.thorough
+def test_laplace_leaves_out_examples_of_weight_0(tmp_path, light_runs):
+  """Of networks that do not train, as if their rows were not in the file."""
+  weights, measures = np.arange(48) % 4 > 0, {}
+  fields = {**QUIET, "data.name": "npz", "optimizer.learning_rate": 1e-30, "epochs": 1, "batch_size": 12}
+  for name, given, rows in (("weighted", weights.astype(float), slice(None)), ("rows", None, weights)):
+    fields["data.npz.path"] = weighted_file(tmp_path / f"{name}.npz", given, rows=rows)
+    train.train(runs.make_config(fields), tmp_path / name)
+    measured = {"job": "evaluate", "evaluate.measures": ("laplace",)}
+    measures[name] = train.evaluate(runs.make_config({**fields, **measured}), tmp_path / name)
+  for measure in ("test/laplace_precision", "test/laplace_nll"):
+    np.testing.assert_allclose(measures["weighted"][measure], measures["rows"][measure], rtol=1e-5)
+
+
+@pytest.mark.thorough
 def test_evaluation_does_not_read_the_weights(tmp_path, light_runs):
   weights = np.where(np.arange(48) == 0, 1.0, 1e-3)
   fields = {

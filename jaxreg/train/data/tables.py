@@ -119,11 +119,12 @@ def pandas() -> Any:
 
 def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple[Frame, list[str]]:
   """Reads cells as texts, and lists what is left out: columns without a name, and blank rows."""
+  read = pandas().read_csv
   try:
     check_text_table(file)
     _check_widths(file, delimiter, encoding)
     options: dict[str, Any] = {"sep": delimiter, "header": None, "dtype": str, "na_filter": False}
-    cells = pandas().read_csv(file, **options, encoding=encoding, skip_blank_lines=False)
+    cells = read(file, **options, encoding=encoding, skip_blank_lines=False)
   except (UnicodeError, LookupError) as error:
     problem = f"{file} is not text in {encoding} ({one_line(error)})"
     raise ArgumentError("encoding", f"{problem}; give its encoding, such as latin-1 or utf-16") from error
@@ -440,8 +441,9 @@ def inputs_of_rows(columns: Mapping[str, Any], rows: Any, missing: Collection[st
   rows = rows.to_pandas() if hasattr(rows, "to_pandas") else rows
   if isinstance(rows, Mapping) and not any(map(np.ndim, rows.values())):
     rows = [rows]
+  data_frame = pandas().DataFrame
   try:
-    frame = pandas().DataFrame(rows)
+    frame = data_frame(rows)
   except (TypeError, ValueError) as error:
     problem = "must be a data frame, dicts or the path of a CSV or Parquet file"
     raise ArgumentError("inputs", f"{problem}, got a {type(rows).__name__} ({one_line(error)})") from error
