@@ -46,10 +46,10 @@ def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
     if stop is None:
       break
     undo = runs.interrupt_at(monkeypatch, stop)
-    with pytest.raises(train.Interrupted):
+    with pytest.raises(train.Interrupted, match=f"stopped at step {stop} and saved"):
       train.train(config, workdir)
     undo()
-    assert f"{stop}/24" in capsys.readouterr().err
+  capsys.readouterr()
   results = train.train(config, workdir)
   said = capsys.readouterr().err
   assert "resuming at step 14 of 24" in said

@@ -144,14 +144,14 @@ def test_the_largest_value_of_each_part(value, expected):
 
 @pytest.mark.thorough
 def test_a_run_whose_loss_explodes_stops_and_keeps_its_last_good_checkpoint(tmp_path, light_runs):
-  """One epoch at a rate of 0.1, then 1e30."""
+  """One epoch at a rate of 0.1, a step at 1e8, then 1e17."""
   config = runs.make_config(
     {
       "optimizer.name": "sgd",
       "optimizer.learning_rate": 0.1,
       "optimizer.schedule.name": "step",
-      "optimizer.schedule.step.boundaries": (1,),
-      "optimizer.schedule.step.factor": 1e31,
+      "optimizer.schedule.step.boundaries": (1.0, 1.25),
+      "optimizer.schedule.step.factor": 1e9,
       "method.name": "softmax",
     }
   )
@@ -174,8 +174,13 @@ def test_a_run_whose_loss_explodes_stops_and_keeps_its_last_good_checkpoint(tmp_
 @pytest.mark.thorough
 def test_parameters_that_are_not_finite_are_not_saved(tmp_path, light_runs):
   """The loss of the last step is that of the parameters before it: an update that overflows is seen here."""
-  fields = {"optimizer.name": "sgd", "optimizer.learning_rate": 1e38, "method.name": "softmax", "epochs": 1}
-  fields |= {"optimizer.weight_decay.rate": 1e10, "batch_size": 128}
+  rng, arrays = np.random.default_rng(0), {}
+  for part in ("train", "val", "test"):
+    arrays[f"x_{part}"] = 1e12 * rng.normal(size=(48, 5)).astype(np.float32)
+    arrays[f"y_{part}"] = np.arange(48) % 3
+  np.savez(tmp_path / "a.npz", **arrays)
+  fields = {"optimizer.name": "sgd", "optimizer.learning_rate": 1e30, "method.name": "softmax", "epochs": 1}
+  fields |= {"data.name": "npz", "data.npz.path": str(tmp_path / "a.npz"), "batch_size": 48}
   with pytest.raises(train.RunError, match=r"^step 1: params = (nan|inf); stopped"):
     train.train(runs.make_config(fields), tmp_path / "run")
   assert manifest.good_steps(tmp_path / "run") == {}

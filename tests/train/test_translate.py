@@ -36,7 +36,11 @@ def test_a_run(run):
   assert all(np.isfinite(number) for number in results.values())
   first = runs.records(workdir)[0]
   assert first["train/learning_rate"] == pytest.approx(50**-0.5 * 100**-1.5)
-  assert {file.name for file in (workdir / "figures").iterdir()} == {"curves.png", "reliability.png"}
+  assert {file.name for file in (workdir / "figures").iterdir()} == {
+    "curves.png",
+    "goodput.png",
+    "reliability.png",
+  }
   count = runs.table(workdir / "reliability.json")["count"]
   test = load_data(config).test
   assert sum(count) == (test.labels >= 0).sum()
