@@ -108,7 +108,8 @@ class ViT(nn.Module):
       variable_axes={"params": 0},
       split_rngs={"params": True, "dropout": True},
       length=self.depth,
-      unroll=self.unroll,
+      # Draws of all blocks in one turn would take XLA several times as long to compile.
+      unroll=1 if self.is_initializing() else self.unroll,
     )
     rates = None
     if train and self.branch_rate:
