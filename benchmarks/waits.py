@@ -1,17 +1,14 @@
-"""What a user waits for outside of the step: eager calls, tracing and compilation, and whole jobs.
+"""What a user waits for outside of the step: eager calls, and the tracing and compilation of steps.
 
     python benchmarks/waits.py [--rounds 2]
 
 An eager call is one of our functions beside the same of Optax, or beside the few lines of JAX that it
 replaces, on 128 examples. Tracing and compilation are those of the trainer's step, without oneDNN; of each
-row of `toolbox_digits`, too. Jobs are commands on scikit-learn's digits, from the start of Python, with the
-compiled programs of an earlier start where there are some.
+row of `toolbox_digits`, the tracing.
 """
 
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +28,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from configs import toolbox_digits  # noqa: E402
 
-ROWS = (
-  "('softmax', 'smooth: method.name=label_smoothing', 'dropout: model.MLP.dropout_rate=0.5', "
-  "'focal: method.name=focal', 'mixup: augment.names=(\"mixup\",)', 'l2: regularizers.names=(\"l2\",)')"
-)
-
 
 def main() -> None:
   parser = flags(__doc__, rounds=2)
@@ -45,7 +37,6 @@ def main() -> None:
   eager(report, 3 if options.quick else 40)
   programs(report, rounds)
   regularizers(report, 2 if options.quick else len(toolbox_digits.TOOLBOX))
-  jobs(report, rounds, seeds=1 if options.quick else 5)
   report.close()
 
 
@@ -124,42 +115,18 @@ def programs(report: Report, rounds: int) -> None:
 
 
 def regularizers(report: Report, number: int) -> None:
-  """Times the tracing of the digits' step with each row of the toolbox, in turn with the plain one.
+  """Times the tracing of the digits' step with each row of the toolbox; the first, `none`, is the plain step.
 
   Only Python works, so its own seconds count, which do not depend on other programs.
   """
   report.table("waits_regularizers", "row", "tracing, CPU s", "times the plain step's")
+  first = 0.0
   for name in [*toolbox_digits.TOOLBOX][:number]:
-    seconds = []
-    for row in ("none", name):
-      config = toolbox_digits.get_config(row)
-      seconds.append(
-        parts((8, 8, 1), config.batch_size, flatten(config), compiles=False, clock=time.process_time)[0]
-      )
-    report.row(name, f"{seconds[1]:.2f}", f"{seconds[1] / seconds[0]:.1f}", numbers=seconds)
-
-
-def jobs(report: Report, rounds: int, *, seeds: int) -> None:
-  """Times commands one after another; the first round leaves compiled programs for the second."""
-  report.table("waits_jobs", "command", "seconds, first", "seconds, again")
-  times: dict[str, list[float]] = {}
-  for _ in range(rounds):
-    with tempfile.TemporaryDirectory() as folder:
-      run, compared = f"{folder}/run", f"{folder}/compared"
-      for name, arguments in {
-        "train": ["--config", "softmax_digits.py", "--workdir", run],
-        "evaluate": ["evaluate", "--workdir", run],
-        "report": ["report", "--workdir", run],
-        f"compare, 6 rows, {seeds} seeds": [
-          *("compare", "--config", "softmax_digits.py", "--workdir", compared),
-          *(f"--config.compare.seeds={seeds}", f"--config.compare.rows={ROWS}"),
-        ],
-      }.items():
-        began = time.perf_counter()
-        subprocess.run([sys.executable, ROOT / "run.py", *arguments], check=True, capture_output=True)
-        times.setdefault(name, []).append(time.perf_counter() - began)
-  for name, seconds in times.items():
-    report.row(name, *(f"{each:.1f}" for each in seconds), numbers=seconds)
+    config = toolbox_digits.get_config(name)
+    arguments = (8, 8, 1), config.batch_size, flatten(config)
+    seconds = parts(*arguments, compiles=False, clock=time.process_time)[0]
+    first = first or seconds
+    report.row(name, f"{seconds:.2f}", f"{seconds / first:.1f}", numbers=seconds)
 
 
 def parts(
