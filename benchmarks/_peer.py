@@ -80,7 +80,7 @@ class Pair:
     ]
 
   def stepper(self, task):
-    """As `Peer.stepper`; the seconds are those of the slower process."""
+    """Does what `Peer.stepper` does; the slower process counts."""
 
     def run(number):
       with ThreadPoolExecutor(2) as pool:

@@ -3,9 +3,9 @@
     JAXREG_TEST_DATA=DIR python -m benchmarks flatness_resnet20 --peer-python PYTHON
 
 akamaster's ResNet-20 with its published weights, the first 2000 training images of CIFAR-10 (500 for the
-eigenvalues, which take about 40 products), 250 at a time. All of its 269,722 parameters count; KFAC has those
-of the convolutions and the head, and takes all images at once here. BatchNorm uses its running averages. Both
-sides get the same weights and images. Seconds are those of all cores together, as in `flatness.py`. `peak` is
+eigenvalues, which take about 40 products), 250 at a time. All of its 269,722 parameters count. KFAC takes the
+convolutions and the head, in jaxreg with all images at once. BatchNorm uses its running averages. Both sides
+get the same weights and images. The seconds of all cores are added up, as in `flatness.py`. `peak` is
 the resident memory of the process at its highest during one call. DIR has `networks` and `tfds_full`; PYTHON
 has PyTorch, curvlinops and hessian-eigenthings.
 """

@@ -1,4 +1,4 @@
-"""Eager calls of one program: what is kept, what is compared, and what is computed again."""
+"""Eager calls share compiled programs, and read in each call what the function captures."""
 
 import functools
 import gc
