@@ -617,3 +617,15 @@ def check_zero(case: Case) -> None:
   assert all(np.isfinite(x).all() for x in jax.tree.leaves((outputs, gradient)))
   if case.function.startswith("constraints."):
     assert all((x == 0).all() for x in jax.tree.leaves(outputs))
+
+
+def compilations(call):
+  """How many programs a call compiles."""
+  found = []
+  listen = lambda event, duration, **_: found.append(event)
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    jax.block_until_ready(call())
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+  return found.count("/jax/core/compile/backend_compile_duration")

@@ -7,7 +7,6 @@ import inspect
 
 import contract
 import jax
-import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -273,7 +272,7 @@ def test_another_value_of_a_traced_option_compiles_nothing(name):
   value = BASES[name]().get(option, default)
   program = jax.jit(lambda value: called(name, BASES[name], **{option: value}))
   first = program(jnp.float32(value))
-  assert compilations(lambda: program(jnp.float32(0.9 * value + 1e-3))) == 0
+  assert contract.compilations(lambda: program(jnp.float32(0.9 * value + 1e-3))) == 0
   for got, want in zip(jax.tree.leaves(first), jax.tree.leaves(called(name, BASES[name]))):
     if jnp.issubdtype(got.dtype, jnp.floating):
       np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
@@ -284,7 +283,7 @@ def test_another_value_in_an_eager_call_compiles_nothing_either(name):
   name, option = name.split(" ")
   call = lambda value: called(name, BASES[name], **{option: value})
   call(0.5 if option == "low" else 50.0)
-  assert compilations(lambda: call(0.4 if option == "low" else 40.0)) == 0
+  assert contract.compilations(lambda: call(0.4 if option == "low" else 40.0)) == 0
 
 
 def attacked(x, scale):
@@ -359,22 +358,10 @@ EAGER = {
 def test_an_eager_call_with_another_closure_compiles_nothing(name):
   for scale in (1.0, 2.0):
     EAGER[name](jnp.float32(scale))
-  assert compilations(lambda: EAGER[name](jnp.float32(3.0))) == 0
+  assert contract.compilations(lambda: EAGER[name](jnp.float32(3.0))) == 0
   # Nothing of an earlier closure is kept: the program gives the same.
   program = jax.jit(EAGER[name])
   for scale in (2.0, 0.5):
     first, jitted = EAGER[name](jnp.float32(scale)), program(jnp.float32(scale))
     for got, want in zip(jax.tree.leaves(first), jax.tree.leaves(jitted), strict=True):
       np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-
-
-def compilations(call):
-  """How many programs a call compiles."""
-  found = []
-  listen = lambda event, duration, **_: found.append(event)
-  jax.monitoring.register_event_duration_secs_listener(listen)
-  try:
-    jax.block_until_ready(call())
-  finally:
-    jax.monitoring.unregister_event_duration_listener(listen)
-  return found.count("/jax/core/compile/backend_compile_duration")

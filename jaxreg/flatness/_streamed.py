@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxreg._analyses import example_count, full_precision, num_examples, same, times_count, widened
 from jaxreg._sums import add, compensated, total
 from jaxreg.flatness._operators import Operator
-from jaxreg.flatness._vectors import Basis, Vector, is_split, laid_out, layout
+from jaxreg.flatness._vectors import Basis, Vector, is_split, laid_out, layout, placed_like
 from jaxreg.typing import Array, Batch
 
 # The sum of a vector in a loop, and what its rounding lost.
@@ -109,6 +109,7 @@ class Streamed(HostLoops):
   @full_precision
   def __call__(self, vector: Vector) -> Vector:
     """Multiplies a vector by the matrix: one pass over the data."""
+    vector = placed_like(vector, self.like)
     if (linear := self.only_batch) is not None:
       return self.finished(_apply(self.layout, linear, vector))
     return self.mean(partial(self._add_product, vector), self.like)
@@ -125,7 +126,7 @@ class Streamed(HostLoops):
 
     `add_batch` returns the new sum, and how many examples of the batch count.
     """
-    running, counts = _start_sum(like), []
+    running, counts = tuple(placed_like(part, like) for part in _start_sum(like)), []
     for number, batch in enumerate(self.batches()):
       # The devices compute while the host reads the next batch; at most one batch waits for them.
       running, count = add_batch(jax.block_until_ready(running), number, batch)
@@ -181,7 +182,7 @@ class Flat(HostLoops):
 
   def __call__(self, vector: Vector) -> Vector:
     """Multiplies a vector of one array."""
-    return _joined(self.whole(_split(self.whole.like, vector)))
+    return _joined(self.whole(_split(self.whole.like, placed_like(vector, self.like))))
 
 
 @jax.jit

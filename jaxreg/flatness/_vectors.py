@@ -44,6 +44,13 @@ def laid_out(vector: Vector, shardings: tuple[NamedSharding, ...] | None) -> Vec
   return vector if shardings is None else jax.lax.with_sharding_constraint(vector, shardings)
 
 
+def placed_like(vector: Vector, like: Vector) -> Vector:
+  """Puts a vector where the parameters lie: each placement of arguments compiles a program again."""
+  if any(isinstance(x, Tracer) for x in (*vector, *like)):
+    return vector
+  return jax.device_put(vector, tuple(x.sharding for x in like))
+
+
 def draw(function: Callable[..., Array], key: Key, like: Vector) -> Vector:
   """Draws a vector by `function(key, shape, dtype)`, each part on its own device."""
   keys = jax.random.split(key, len(like))

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import nets
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from contract import compilations
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg import flatness, losses
 from jaxreg.flatness._trace import Estimate
@@ -190,6 +191,17 @@ def test_a_checkpoint_compiles_nothing(batches):
   only = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=2, num_steps=0)
   assert np.isnan(only.top_eigenvalues).all()
   np.testing.assert_array_equal(only.traces, layers.traces)
+
+
+def test_products_of_restored_parameters_share_a_program():
+  """A restored array has a mesh, be it of one device, and a drawn vector has none."""
+  params, batch = problem()
+  params = jax.device_put(params, NamedSharding(jax.make_mesh((1,), ("data",)), PartitionSpec()))
+  curvature = flatness.Curvature(nets.loss_fn, params, [batch, batch])
+  product = curvature(jnp.ones(curvature.like.size))
+  assert compilations(lambda: curvature(product)) == 0
+  hessian = dense(params, batch, None)
+  np.testing.assert_allclose(product, hessian.sum(axis=1), rtol=1e-9, atol=1e-14)
 
 
 @pytest.mark.thorough
