@@ -176,8 +176,8 @@ def isotropic_like(samples: np.ndarray) -> np.ndarray:
 def variance_flatness(network: Network) -> tuple[Table, Table]:
   """Measures variances and interval flatness along the principal components of the samples, with fits.
 
-  The arrays have, for each kind of samples, the `variances` `[k]`, the fields of `interval_flatness` for each
-  factor, `[factors, k]`, and the `mask` of the components that are fitted.
+  The arrays have, for each kind of samples, the `variances` `[k]`, the fields of `interval_flatness`, `[k]`,
+  and the `mask` of the components that are fitted.
   """
   setting = network.setting
   samples = draw_samples(network, setting.samples)
@@ -185,20 +185,15 @@ def variance_flatness(network: Network) -> tuple[Table, Table]:
   for kind, each in samples.items():
     rows, variances = _components(each, setting.directions)
     mask = variances > SMALLEST_VARIANCE * variances[0]  # dead units have zero variance
-    by_factor, fits[kind] = [], {}
-    for factor in setting.factors:
-      name = str(factor).removesuffix(".0")
-      compute = functools.partial(_intervals, network, rows, factor)
-      file = f"{kind.replace(' ', '_')}-{len(each)}-{len(rows)}-{name}"
-      by_factor.append(network.kept(file, compute))
-      fits[kind][name] = fitted(by_factor[-1]["width"], variances, mask)
-    stacked = {name: np.stack([each[name] for each in by_factor]) for name in by_factor[0]}
-    measured[kind] = {"variances": variances, "mask": mask, **stacked}
+    file = f"{kind.replace(' ', '_')}-{len(each)}-{len(rows)}-{setting.factor:g}"
+    intervals = network.kept(file, functools.partial(_intervals, network, rows))
+    fits[kind] = fitted(intervals["width"], variances, mask)
+    measured[kind] = {"variances": variances, "mask": mask, **intervals}
     summary[kind] = {
       "directions": int(mask.sum()),
-      "evaluations": float(stacked["evaluations"].mean()),
-      "not_crossed": int((~stacked["crossed"]).any(axis=-1).sum()),
-      "fits": {name: _numbers(fit) for name, fit in fits[kind].items()},
+      "evaluations": float(intervals["evaluations"].mean()),
+      "not_crossed": int((~intervals["crossed"]).any(axis=-1).sum()),
+      "fit": _numbers(fits[kind]),
     }
   return {"measured": measured, "fits": fits, "spectra": _spectra(network, samples["gradients"])}, summary
 
@@ -212,12 +207,11 @@ def _components(samples: np.ndarray, number: int | None) -> tuple[np.ndarray, np
   return np.asarray(parts.directions)[chosen], np.asarray(parts.variances)[chosen]
 
 
-def _intervals(network: Network, rows: np.ndarray, factor: float) -> Table:
+def _intervals(network: Network, rows: np.ndarray) -> Table:
   loss_fn = flatness.chunked(network.loss_fn, AT_ONCE)  # on a CPU also faster than all examples at once
   directions = jnp.asarray(rows, jnp.float32)
-  return flatness.interval_flatness(
-    loss_fn, network.params, directions, network.batch, mask=network.mask, factor=factor
-  )._asdict()
+  options: Any = {"mask": network.mask, "factor": network.setting.factor}
+  return flatness.interval_flatness(loss_fn, network.params, directions, network.batch, **options)._asdict()
 
 
 def _spectra(network: Network, samples: np.ndarray) -> Arrays:

@@ -43,10 +43,8 @@ def _over_flatness(rows: Mapping[str, Table]) -> Table:
   panels: Table = {}
   for label, row in rows.items():
     for kind, arrays in row["measured"].items():
-      fits = row["fits"][kind]
-      factor = "2" if "2" in fits else next(iter(fits))  # the paper's factor, if it was measured
-      width = np.where(arrays["mask"], arrays["width"][list(fits).index(factor)], np.nan)
-      panels.setdefault(kind, {})[label] = (width, arrays["variances"], fits[factor])
+      width = np.where(arrays["mask"], arrays["width"], np.nan)
+      panels.setdefault(kind, {})[label] = (width, arrays["variances"], row["fits"][kind])
   return panels
 
 
@@ -88,8 +86,7 @@ def lines(results: Mapping[str, Table]) -> str:
         verdict = f"; lower than {flatter['row']} along {flatter['directions']} of {flatter['of']}"
       text.append(f"  rise at ±{distance}: {rise['mean']:.3g} ± {rise['sd']:.2g}{verdict}")
     for kind, each in row.get("variance_flatness", {}).items():
-      for factor, fit in each["fits"].items():
-        text.append(f"  variance over flatness, {kind}, factor {factor}: {_fit(fit)}")
+      text.append(f"  variance over flatness, {kind}: {_fit(each['fit'])}")
     for kind, fit in row.get("projected_variance", {}).get("fits", {}).items():
       text.append(f"  variance over curvature, {kind}: {_fit(fit)}")
     for noise, each in row.get("alignment", {}).items():

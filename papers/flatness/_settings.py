@@ -34,7 +34,7 @@ class Setting:
     examples: the loss is over the first training examples; None for all.
     parts: gradient noise is sampled from this number of parts of the examples; 1 for whole gradients.
     points, granularity: of the profiles along five directions.
-    factors: of the loss at the ends of an interval.
+    factor: of the loss at the ends of an interval.
     directions: the number of principal components to measure, evenly spaced; None for all.
     samples: of the trajectory and of gradients, for `variance_flatness`.
     eigenpairs: the number of largest eigenpairs, by Lanczos; None for all, from Jacobians.
@@ -51,7 +51,7 @@ class Setting:
   parts: int = 1
   points: int = 51
   granularity: str = "layer"
-  factors: tuple[float, ...] = (2.0,)
+  factor: float = 2.0
   directions: int | None = None
   samples: int = 3000
   eigenpairs: int | None = None
@@ -134,7 +134,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         for keep, fields in _dropout(*KEEP_PROBS).items()
         for lr in STEPS
       },
-      factors=(1.5, 2.0, 2.718281828, 3.0),
+      directions=250,
     ),
     "one_setting": replace(
       _FNN, rows={f"seed {seed}": Row({"seed": seed, **_ONE}, NOISE) for seed in SEEDS}, directions=250
@@ -197,7 +197,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
       title="512 pairs of Multi30k, small transformer",
       samples=500,
       directions=30,
-      factors=(1.1,),
+      factor=1.1,
       curvature_samples=500,
     ),
   },

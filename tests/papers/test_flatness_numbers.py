@@ -71,7 +71,7 @@ def test_fits_leave_out_rounding_errors(monkeypatch, analysis):
     monkeypatch.setattr(analyses, "_components", lambda samples, number: (np.eye(10), y))
     monkeypatch.setattr(analyses, "_spectra", lambda network, samples: {})
     _, summary = analyses.variance_flatness(_recorded(intervals))
-    fit, slope = summary["gradients"]["fits"]["2"], -2
+    fit, slope = summary["gradients"]["fit"], -2
   assert fit["num_points"] == 6
   assert fit["slope"] == pytest.approx(slope)
 

@@ -32,7 +32,6 @@ SETTING = Setting(
   points=5,
   samples=30,
   curvature_samples=20,
-  factors=(2.0, 2.001),
   directions=6,
   noises={"keep 0.8": DROPOUT},
 )
@@ -63,9 +62,8 @@ def test_what_is_written(measured):
   assert {path.name for path in (measured / "figures").iterdir()} == {f"{name}.png" for name in names}
   assert results["dropout"]["parameters"] == 8 * 6 + 6
   assert set(results["dropout"]["variance_flatness"]) == {"trajectory", "gradients", "isotropic control"}
-  fits = results["dropout"]["variance_flatness"]["gradients"]["fits"]
-  assert list(fits) == ["2", "2.001"]
-  assert fits["2"]["slope"] != fits["2.001"]["slope"]
+  fit = results["dropout"]["variance_flatness"]["gradients"]["fit"]
+  assert "slope" in fit or "slopes" in fit
   assert results["plain"]["profile"]["0.5"]["flatter_than"]["of"] == 5
   assert results["plain"]["alignment"]["keep 0.8"]["points"] == 2
 
