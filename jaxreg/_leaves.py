@@ -12,13 +12,21 @@ from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg._checks import check_axes, check_floating
-from jaxreg.typing import Array, Mask, Params
+from jaxreg.typing import Array, Mask, Params, PyTree
 
 
 def wide(x: ArrayLike) -> Array:
   x = jnp.asarray(x)
   floats = jnp.issubdtype(x.dtype, jnp.floating)
   return x.astype(jnp.promote_types(x.dtype, jnp.float32)) if floats else x
+
+
+def rebuilt(tree: PyTree) -> PyTree:
+  """Rebuilds the containers of a pytree around its leaves.
+
+  A function of the user's that changes a Flax NNX variable in place then changes only its own copy.
+  """
+  return jax.tree.map(lambda leaf: leaf, tree)
 
 
 def selected(params: Params, mask: Mask) -> list[tuple[str, Array]]:

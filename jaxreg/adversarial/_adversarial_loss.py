@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batch, check_floating, check_loss_fn, check_option, loss_and_aux
+from jaxreg._leaves import rebuilt
 from jaxreg.typing import Array, Key, LossFn, Params
 
 
@@ -72,7 +73,7 @@ def adversarial_loss(
     def at(function: Callable[..., Any], x: Array) -> Any:
       # The same noise in every pass: this reuse of the key is intended, so clone it for the key checker.
       noise = None if loss_key is None else jax.random.clone(loss_key)
-      return function(params, {**batch, "inputs": x}, key=noise)
+      return function(params, rebuilt({**batch, "inputs": x}), key=noise)
 
     def loss_at(x: Array) -> tuple[Array, Any]:
       loss, aux = loss_and_aux(at(loss_fn, x), has_aux)

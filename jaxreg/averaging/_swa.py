@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from jaxreg._analyses import num_examples
 from jaxreg._checks import check_range, check_wide
 from jaxreg._errors import ArgumentError
+from jaxreg._leaves import rebuilt
 from jaxreg.averaging._average import Average, Mean, check_like, is_averaged, kept_params, start, wide
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
 
@@ -145,11 +146,11 @@ def batch_norm_statistics(
   momenta = jax.tree.map(lambda leaf: momentum, model_state)
   for number, x in enumerate(batches, 1):
     noise = None if key is None else jax.random.fold_in(key, number)
-    _, moved = apply_fn(params, zeros, x, key=noise, train=True)
+    _, moved = apply_fn(params, rebuilt(zeros), x, key=noise, train=True)
     count += num_examples(x)
     moved = check_like(moved, model_state, "the model state of apply_fn")
     if number == 1 and momentum is None:
-      _, again = apply_fn(params, moved, x, key=noise, train=True)
+      _, again = apply_fn(params, rebuilt(moved), x, key=noise, train=True)
       momenta = jax.tree.map(_momentum, moved, again)
     batch_statistics = jax.tree.map(lambda leaf, kept: leaf / (1 - kept), moved, momenta)
     means = jax.tree.map(functools.partial(_toward, num_examples(x) / count), means, batch_statistics)

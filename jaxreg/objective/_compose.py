@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batch, check_floating, check_key, check_loss_fn, one_line
 from jaxreg._keys import named
-from jaxreg._leaves import wide
+from jaxreg._leaves import rebuilt, wide
 from jaxreg._sums import weighted
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.objective._report import Report, make_report
@@ -189,7 +189,7 @@ class Composed:
         else:
           check_batch(batch, "inputs")
           batch = {**batch, "inputs": function(own, batch["inputs"])}
-    value = self.loss_fn(params, batch, key=key, **options)
+    value = self.loss_fn(params, rebuilt(batch), key=key, **options)
     for name, term in self.terms.items():
       if isinstance(term, Perturbation) and term.on not in (*PER_BATCH, *PER_PASS, *calls):
         raise ValueError(

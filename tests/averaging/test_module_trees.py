@@ -97,3 +97,19 @@ def test_before_any_update_the_parameters_are_a_copy_of_the_start(name):
   np.testing.assert_array_equal(state.params["w"], [0, 1, 2])
   # A buffer of its own: both may be donated.
   assert state.params["w"].unsafe_buffer_pointer() != start["w"].unsafe_buffer_pointer()
+
+
+@pytest.mark.parametrize("momentum", [0.99, None])
+def test_batch_norm_statistics_of_nnx_are_the_means_over_the_batches(momentum):
+  """`nnx.merge` shares its variables, so that a pass changes the statistics it was given in place."""
+  graph, params, stats = nnx.split(nnx.BatchNorm(3, rngs=nnx.Rngs(0)), nnx.Param, nnx.BatchStat)
+
+  def apply_fn(params, stats, x, *, key, train):
+    norm = nnx.view(nnx.merge(graph, params, stats), use_running_average=not train)
+    return norm(x), nnx.state(norm, nnx.BatchStat)
+
+  batches = np.random.default_rng(0).normal(3, 2, (4, 25, 3)).astype(np.float32)
+  statistics = averaging.batch_norm_statistics(apply_fn, params, stats, batches, momentum=momentum)
+  np.testing.assert_allclose(statistics["mean"][...], batches.mean(axis=(0, 1)), rtol=1e-4)
+  np.testing.assert_allclose(statistics["var"][...], batches.var(axis=1).mean(axis=0), rtol=1e-4)
+  assert not stats["mean"][...].any()

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from contract import explicit_mesh, jit
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg import adversarial, augment, losses, noise, objective, penalties
@@ -808,3 +809,29 @@ def test_a_loss_comes_with_the_rest_as_a_pair_or_alone(value, has_aux, message):
 
 def test_the_module_says_what_it_has():
   assert {"compose", "penalty", "example_term", "perturbation", "View"} <= set(objective.__all__)
+
+
+@pytest.mark.parametrize("attacked", [False, True])
+def test_further_passes_of_nnx_leave_the_statistics(attacked):
+  """`nnx.merge` shares its variables, so that BatchNorm changes those of the batch in place."""
+  graph, params, stats = nnx.split(nnx.BatchNorm(3, rngs=nnx.Rngs(0)), nnx.Param, nnx.BatchStat)
+
+  def loss_fn(params, batch, *, key):
+    norm = nnx.merge(graph, params, batch["stats"])
+    return losses.softmax_cross_entropy(norm(batch["inputs"]), batch["labels"]).mean(), nnx.state(
+      norm, nnx.BatchStat
+    )
+
+  if attacked:
+    attack = functools.partial(adversarial.pgd, eps=0.1, num_steps=1, random_start=False)
+    loss_fn = adversarial.adversarial_loss(loss_fn, attack, has_aux=True)
+  composed = compose(
+    loss_fn, {"again": example_term(lambda key, view: view.again(key=key).loss, weight=1.0)}, has_aux=True
+  )
+  x = np.random.default_rng(0).normal(3.0, 2.0, (8, 3)).astype(np.float32)
+  batch = {"inputs": x, "labels": jnp.arange(8) % 3, "stats": stats}
+  for call in (composed, jax.jit(composed), jax.jit(jax.grad(composed, has_aux=True))):
+    _, new = call(params, batch, key=jax.random.key(1))
+    chex.assert_trees_all_close(new["mean"][...], 0.01 * x.mean(axis=0), rtol=1e-5)
+  composed.report(params, batch, key=jax.random.key(1))
+  assert not stats["mean"][...].any()
