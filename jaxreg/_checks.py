@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Collection, Mapping
@@ -239,18 +240,25 @@ def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
   """Checks that `function` takes `takes` arguments; `form` is for the message, such as `params -> params`."""
   if not callable(function):
     raise ArgumentTypeError(name, f"must be a function {form}, got {one_line(function)}")
+  plain = getattr(function, "func", function)  # of `functools.partial`
+  inputs, options = (None,) * takes, {}
   try:
-    signature = inspect.signature(function)
+    try:
+      signature = inspect.signature(function)
+    except ValueError:
+      if not isinstance(function, functools.partial):
+        raise
+      signature = inspect.signature(plain)
+      inputs, options = (*function.args, *inputs), function.keywords  # an option that `plain` does not have
   except ValueError:  # some built-in functions have no signature
     return
   try:
-    signature.bind(*[None] * takes)
+    signature.bind(*inputs, **options)
   except TypeError as error:
-    plain = getattr(function, "func", function)  # of `functools.partial`
+    own = [option for option, each in signature.parameters.items() if each.kind is each.KEYWORD_ONLY]
+    advice = f"its options are {', '.join(own)}" if options and own else "functools.partial binds options"
     called = getattr(plain, "__name__", type(plain).__name__)
-    raise ArgumentTypeError(
-      name, f"must be a function {form}, got {called}: {error}; functools.partial binds options"
-    ) from None
+    raise ArgumentTypeError(name, f"must be a function {form}, got {called}: {error}; {advice}") from None
 
 
 def one_line(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import chex
 import jax
@@ -298,3 +299,29 @@ def test_check_count_knows_arrays_inside_jit():
   jax.jit(lambda: check_count(one, "num"))()
   with pytest.raises(ValueError, match="num must be at least 1, got 0"):
     jax.jit(lambda: check_count(none, "num"))()
+
+
+@pytest.mark.parametrize(
+  ("make", "got"),
+  [
+    (
+      lambda: objective.penalty(penalties.group_lasso, weight=1.0, sizes=2),
+      "group_lasso: got an unexpected keyword argument 'sizes'; its options are axis, size_weighted, mask",
+    ),
+    (
+      lambda: objective.perturbation(noise.gaussian_noise, on="inputs", std=0.1, scale=2.0),
+      "gaussian_noise: got an unexpected keyword argument 'scale'; its options are std",
+    ),
+    (
+      lambda: constraints.project(functools.partial(constraints.max_norm, limit=1.0, value=2.0)),
+      "max_norm: got an unexpected keyword argument 'value'; its options are limit, axis, mask",
+    ),
+    (
+      lambda: constraints.project(functools.partial(constraints.max_norm)),
+      "max_norm: missing a required keyword-only argument: 'limit'; functools.partial binds options",
+    ),
+  ],
+)
+def test_an_option_that_a_function_does_not_have_is_refused_where_it_is_bound(make, got):
+  with pytest.raises(TypeError, match=re.escape(f"got {got}")):
+    make()

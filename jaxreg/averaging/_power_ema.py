@@ -58,7 +58,8 @@ def power_ema(*, lengths: tuple[float, float] = (0.05, 0.1)) -> PowerEMA:
     `init`, `update` and `params`, as `jaxreg.averaging` explains, and `reconstruct`, `(states, *, length) ->
     params`, the average of another length at the last of these states. `params` gives the average of the
     first length. Under `jit`, `reconstruct` needs states with a known `count`, because it computes `x` in
-    float64. A state has two copies of the parameters. Leaves that are not floating are the newest ones.
+    float64. States with axes that `jax.vmap` added, such as one of seeds, give an average for each seed. A
+    state has two copies of the parameters. Leaves that are not floating are the newest ones.
 
   Example:
     >>> average = power_ema(lengths=(0.1, 0.2))
@@ -109,12 +110,14 @@ def _first(state: PowerEMAState) -> Params:
 
 
 def _combined(state: PowerEMAState, shares: Sequence[float] | np.ndarray) -> Params:
-  """Adds the averages of a state, each times its share."""
+  """Adds the averages of a state, each times its share; `jax.vmap` puts axes before the pair's."""
+  axis = jnp.ndim(state.count)
 
   def combine(leaf: Array) -> Array:
     if not is_averaged(leaf):
       return leaf
-    return shares[0] * leaf[0] + shares[1] * leaf[1]
+    first, second = (jax.lax.index_in_dim(leaf, number, axis, keepdims=False) for number in (0, 1))
+    return shares[0] * first + shares[1] * second
 
   return jax.tree.map(combine, state.averages)
 
@@ -140,7 +143,7 @@ def _reconstruct(states: Sequence[PowerEMAState], *, length: float, gammas: tupl
   states = list(states)
   if not states:
     raise ArgumentError("states", "must hold at least one state, got none")
-  times = [int(state.count) for state in states]
+  times = [_time(state) for state in states]
   shares = shares_of(times, gammas, length)
   parts = [_combined(state, row) for state, row in zip(states, shares, strict=True)]
 
@@ -148,6 +151,14 @@ def _reconstruct(states: Sequence[PowerEMAState], *, length: float, gammas: tupl
     return sum(leaves[1:], start=leaves[0]) if is_averaged(leaves[0]) else leaves[-1]
 
   return jax.tree.map(total, *parts)
+
+
+def _time(state: PowerEMAState) -> int:
+  """Returns the count of a state, which all seeds of a state with seeds must share."""
+  counts = np.unique(np.asarray(state.count))
+  if counts.size != 1:
+    raise ArgumentError("states", f"must have one count for all seeds, got {counts.tolist()}")
+  return int(counts[0])
 
 
 def shares_of(times: Sequence[int], gammas: Sequence[float], length: float) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Averages with a power of the time as weight, against their sums in NumPy."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,6 +115,27 @@ def test_other_leaves_are_the_newest_and_narrow_ones_are_averaged_in_float32():
     assert params["n"] == 8
   want = weights(exponent(0.05), 8) @ np.arange(1, 9)
   np.testing.assert_allclose(average.params(state)["w"], want, rtol=1e-5)
+
+
+def test_states_of_several_seeds_are_those_of_each_seed():
+  average, starts = averaging.power_ema(), jnp.arange(6.0).reshape(3, 2)
+
+  def states_from(start):
+    iterates = [{"w": start * number, "n": jnp.int32(number)} for number in range(1, 9)]
+    state, states = average.init(iterates[0]), []
+    for params in iterates:
+      state = average.update(state, params)
+      states.append(state)
+    return states
+
+  together, single = jax.vmap(states_from)(starts), [states_from(start) for start in starts]
+  for function in (lambda states: average.params(states[-1]), lambda s: average.reconstruct(s, length=0.07)):
+    got = function(together)
+    for seed, states in enumerate(single):
+      chex.assert_trees_all_close(jax.tree.map(lambda leaf, seed=seed: leaf[seed], got), function(states))
+  uneven = together[-1]._replace(count=jnp.array([8, 8, 7]))
+  with pytest.raises(ValueError, match="states must have one count for all seeds, got \\[7, 8\\]"):
+    average.reconstruct([uneven], length=0.07)
 
 
 def test_refusals():

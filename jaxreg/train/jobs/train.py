@@ -168,7 +168,16 @@ def _parts(config: Config, dataset: Dataset, program: Program) -> str:
   number = sum(leaf.size for leaf in jax.tree.leaves(program.abstract.params))
   devices = jax.devices()
   where = f"{len(devices)} x {devices[0].device_kind}"
-  return f"{short(config.model.name)} of {number:,} parameters; {sizes} examples; on {where}"
+  network = f"{short(config.model.name)} of {number:,} parameters"
+  return f"{network}; {_optimizer(config)}; {sizes} examples; on {where}"
+
+
+def _optimizer(config: Config) -> str:
+  """Names the optimizer, what it wraps, and the learning rate: a wrapper's default may have another scale."""
+  name = short(config.optimizer.name)
+  inner = config.optimizer[name].get("inner") if name in config.optimizer else None
+  around = f" around {short(inner)}" if inner else ""
+  return f"{name}{around}, learning rate {config.optimizer.learning_rate:g}"
 
 
 def figure_title(config: Config) -> str:
