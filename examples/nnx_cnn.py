@@ -23,7 +23,7 @@ class CNN(nnx.Module):
 
   def __call__(self, x):
     x = nnx.relu(self.second(nnx.relu(self.first(x))))
-    return self.last(x.reshape(len(x), -1))
+    return self.last(x.reshape(x.shape[0], -1))
 
 
 graph, params = nnx.split(CNN(nnx.Rngs(0)))

@@ -693,6 +693,15 @@ def test_the_job_does_not_change_the_work_directory(monkeypatch):
   assert default_workdir(*of_job, "--config.seed=1") == default_workdir("--config.seed=1")
 
 
+@pytest.mark.parametrize("job", ["evaluate", "report", "export"])
+def test_a_job_takes_the_run_as_its_first_argument(job, monkeypatch):
+  monkeypatch.setattr("jaxreg.train.finished.restore.restore_config", lambda config, *_: config)
+  call = cli.parse([job, "runs/mine", "--config.evaluate.alpha=0.2"], CONFIGS)
+  assert (call.config.job, str(call.workdir)) == (job, "runs/mine")
+  with pytest.raises(train.RunError, match=r"did you mean --config configs/softmax_digits\.py\?"):
+    cli.parse([job, "configs/softmax_digits.py"], CONFIGS)
+
+
 @pytest.mark.thorough
 def test_an_evaluation_finds_what_was_trained_with_the_same_fields(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)

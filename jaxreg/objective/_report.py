@@ -61,12 +61,13 @@ def make_report(
 
 def _gradients(
   contributions: Callable[[Params], dict[str, Array]], params: Params
-) -> tuple[dict[str, Array], Callable[[str], Params]]:
+) -> tuple[dict[str, Array], Callable[[str], list[Array]]]:
   values, pull = jax.vjp(contributions, params)
   zeros = jax.tree.map(jnp.zeros_like, values)
 
-  def gradient(name: str) -> Params:
-    return jax.tree.map(wide, pull({**zeros, name: jnp.ones_like(values[name])})[0])
+  def gradient(name: str) -> list[Array]:
+    leaves = jax.tree.leaves(pull({**zeros, name: jnp.ones_like(values[name])})[0])
+    return [wide(leaf) for leaf in leaves if leaf.dtype != jax.dtypes.float0]  # counters and keys have none
 
   return values, gradient
 

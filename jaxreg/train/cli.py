@@ -33,6 +33,9 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
               write what the run in the folder RUN predicts for the examples of
               a CSV, Parquet or .npz file, or of a folder of images, with
               conformal sets or intervals; the same as --config.predict.*
+  evaluate RUN, report RUN
+              evaluate the run in the folder RUN, or make a report card of it;
+              the same as --workdir RUN
   export RUN  write RUN/export: the prediction of the run as one function that
               needs JAX only, with its temperature and conformal sets inside
   merge RUN RUN ... --workdir OUT
@@ -81,7 +84,7 @@ SHORT_USAGE = """usage: jaxreg [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR
 
   jaxreg train               train DropMax on the digits of scikit-learn, in half a minute
   jaxreg train --config configs/dropmax_mnist.py:1k
-  jaxreg report --workdir DIR      make a report card of a run
+  jaxreg report RUN          make a report card of the run in the folder RUN
   jaxreg compare --config configs/softmax_digits.py --config.compare.rows="('softmax', 'focal')"
   jaxreg --list              the configs
   jaxreg --help              all flags and fields
@@ -174,12 +177,12 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
     return None, [f"--{first}", *rest]
   if first not in JOB_NAMES:
     return None, argv
+  if first in ("evaluate", "export", "report") and rest and not re.match(r"-|.*\.py\b", rest[0]):
+    rest = [f"--workdir={rest[0]}", *rest[1:]]
   if first == "report":
     rest = _report_fields(rest)
   if first == "predict":
     rest = _predict_fields(rest)
-  if first == "export" and rest and not rest[0].startswith("-"):
-    rest = [f"--workdir={rest[0]}", *rest[1:]]
   if first == "merge":
     rest = _merge_fields(rest)
   if first == "compile":

@@ -136,7 +136,7 @@ def _gradients(network: Network, number: int) -> jax.Array:
 
 def _trajectory(network: Network, number: int) -> np.ndarray:
   """Continues the training; returns the selected parameters after each of its steps."""
-  run, split, state = network.run, network.run.dataset.train, network.run.state
+  run, split, state = network.run, network.run.stored_dataset.train, network.run.state
   size, seed = run.config.batch_size, run.config.seed
   batch = _stored(split) if size == len(split) else None
 

@@ -835,3 +835,27 @@ def test_further_passes_of_nnx_leave_the_statistics(attacked):
     chex.assert_trees_all_close(new["mean"][...], 0.01 * x.mean(axis=0), rtol=1e-5)
   composed.report(params, batch, key=jax.random.key(1))
   assert not stats["mean"][...].any()
+
+
+def test_the_report_of_a_whole_nnx_module_is_that_of_its_parameters():
+  """Keys and counters of the module have no gradient."""
+
+  class Net(nnx.Module):
+    def __init__(self, rngs):
+      self.linear, self.dropout = nnx.Linear(3, CLASSES, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+  def loss_fn(net, batch, *, key):
+    return losses.softmax_cross_entropy(net.linear(batch["inputs"]), batch["labels"])
+
+  def split_loss_fn(params, batch, *, key):
+    return loss_fn(nnx.merge(graph, params, rest), batch, key=key)
+
+  terms = {
+    "l2": penalty(penalties.l2, weight=ALPHA),
+    "noise": perturbation(noise.gaussian_noise, on="inputs", std=0.1),
+  }
+  net, (_, batch) = Net(nnx.Rngs(0)), network()
+  graph, params, rest = nnx.split(net, nnx.Param, ...)
+  whole = compose(loss_fn, terms).report(net, batch, key=jax.random.key(1))
+  split = compose(split_loss_fn, terms).report(params, batch, key=jax.random.key(1))
+  chex.assert_trees_all_close(whole, split, rtol=1e-6)

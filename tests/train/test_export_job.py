@@ -10,6 +10,7 @@ import runs
 
 from jaxreg import calibration, train
 from jaxreg.train import cli
+from jaxreg.train.config.choices import add_options
 from jaxreg.train.jobs.export import export
 from jaxreg.train.jobs.predict import held_out
 
@@ -55,6 +56,30 @@ def test_classes(tmp_path, light_runs):
   np.testing.assert_array_equal(outputs["set"][clear], (-log_probs <= threshold)[clear])
   assert about["class_names"] == list(predict.class_names)
   assert about["platforms"] == ["cpu", "cuda", "tpu"]
+
+
+def test_a_network_that_needs_the_number_of_its_examples_is_refused(tmp_path, light_runs, monkeypatch):
+  (tmp_path / "theirs.py").write_text("""
+from flax import nnx
+
+
+class Net(nnx.Module):
+  def __init__(self, input_shape, *, rngs):
+    self.layer = nnx.Linear(64, 8, rngs=rngs)
+
+  def __call__(self, x):
+    return self.layer(x.reshape(len(x), -1))
+""")
+  monkeypatch.syspath_prepend(tmp_path)
+  workdir = tmp_path / "run"
+  config = add_options(
+    runs.make_config({"method.name": "softmax", "epochs": 1}), {"model.name": "theirs:Net"}
+  )
+  config.model.name = "theirs:Net"
+  train.train(config, workdir)
+  call = cli.parse(["export", str(workdir), "--config.model.name=theirs:Net"], runs.ROOT / "configs")
+  with pytest.raises(train.RunError, match=r"must take a batch of unknown size, as x.shape\[0\] does"):
+    export(call.config, call.workdir)
 
 
 @pytest.mark.thorough

@@ -406,6 +406,11 @@ def test_a_table_trains_and_its_model_names_its_inputs(tmp_path, light_runs):
   assert predict.class_names == tuple(sorted(bunch.target_names))
   right = np.asarray(predict(bunch.data.astype(np.float32))).argmax(-1) == bunch.target
   assert right.mean() > 0.9
+  test = predict.dataset.test  # in the units of the file
+  assert all((bunch.data == row).all(axis=1).any() for row in test.inputs.round(4))
+  np.testing.assert_array_equal(predict.stored(test.inputs), predict.stored_dataset.test.inputs)
+  wrong = np.asarray(predict(test.inputs)).argmax(-1) != test.labels
+  assert wrong.mean() == pytest.approx(results["test/error"])
 
 
 # Data sets of the package `datasets`.

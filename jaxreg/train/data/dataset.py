@@ -282,6 +282,17 @@ class Dataset:
     }
     return dataclasses.replace(self, **splits, scale=1.0, input_mean=mean, input_std=std)
 
+  def in_units_of_data(self) -> "Dataset":
+    """Undoes `standardized`; returns features in float64, so that standardizing them again changes no bit."""
+    if not self.input_mean:
+      return self
+    mean, std = np.asarray(self.input_mean), np.asarray(self.input_std)
+    splits = {
+      name: dataclasses.replace(split, inputs=np.asarray(split.inputs, np.float64) * std + mean)
+      for name, split in self.splits("rest", "unlabelled").items()
+    }
+    return dataclasses.replace(self, **splits, input_mean=(), input_std=())
+
   def limited(self, limit: int) -> "Dataset":
     """Keeps the first `limit` examples of each split, for a smoke run; 0 keeps all."""
     if not limit:

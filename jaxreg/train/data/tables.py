@@ -382,7 +382,7 @@ def fit_columns(frame: Frame, text: Collection[str]) -> Table:
       raise ArgumentError(
         "leave_out",
         f"column {name!r} has {len(values)} different texts in {len(frame)} rows, such as "
-        f"{shortened(values[0], 40)!r}; leave it out",
+        f"{shortened(values[0], 40)!r}; leave it out, or write numbers in its place, such as a date's month",
       )
   means = moments(frame[numbers].to_numpy(np.float64))[0] if numbers else ()
   return {"fill": dict(zip(numbers, means)), "categories": categories}

@@ -95,7 +95,7 @@ class Predictor:
   def predictions(self, stored: Array, key: Key | None = None) -> Array:
     """Computes what `program.target` takes, such as log-probabilities, or moments of standardised numbers.
 
-    The inputs are as `stored` returns them, or as a split of the `dataset` has them.
+    The inputs are as `stored` returns them, or as a split of the `stored_dataset` has them.
     """
     key = jax.random.clone(self.state.key) if key is None else key
     return self._predict(self.state, stored, key)
@@ -126,17 +126,22 @@ class Predictor:
 
   @functools.cached_property
   def dataset(self) -> Dataset:
-    """The data of the run, read again; other data are refused.
+    """The data of the run, whose splits have inputs for a call, `run(run.dataset.val.inputs)`.
 
-    Features of a table are standardised there, while `predict` takes them in the units of the table.
+    They are read again; other data are refused. Features of a table are in the units of the table.
     """
+    return self.stored_dataset.in_units_of_data()
+
+  @functools.cached_property
+  def stored_dataset(self) -> Dataset:
+    """The data of the run as `loss_fn` and `predictions` take them: features of a table are standardised."""
     dataset = load_data(self.config)
     check_same(self.workdir, flatten(self.config), dataset.describe(), EVALUATES)
     return dataset
 
   def whole_batch(self, examples: int | None = None) -> dict[str, np.ndarray]:
     """Returns the first training examples, by default all, as one batch with equal weights of labels."""
-    return whole_batch(self.dataset.train.take(slice(examples)), self.program.target.standard)
+    return whole_batch(self.stored_dataset.train.take(slice(examples)), self.program.target.standard)
 
   @property
   def checkpoints(self) -> tuple[int, ...]:
@@ -223,8 +228,9 @@ def load(workdir: str | os.PathLike[str], *, checkpoint: str | int = "latest", r
     as the run's evaluation does. The key is for predictions that sample masks, and for
     `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns classes' names,
     `predict.outputs(inputs)` the outputs of the head by name; `predict.backbone` is the trained module.
-    `predict.loss_fn` and `predict.whole_batch()` are what `jaxreg.flatness` takes; `predict.at(step)` is the
-    run at another of its `checkpoints`.
+    `predict.loss_fn` and `predict.whole_batch()` are what `jaxreg.flatness` takes. `predict.dataset.val` and
+    the other splits have `inputs` and `labels`. `predict.at(step)` is the run at another of its
+    `checkpoints`.
 
   Raises:
     RunError: if the work directory holds nothing usable.

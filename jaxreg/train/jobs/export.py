@@ -73,12 +73,19 @@ def export(config: Config, workdir: str | os.PathLike[str]) -> Table:
     raise RunError("job: export needs images, features or a table, and this run reads tokens")
   learned, numbers = _calibrated(model, held_out(members, config.eval_batch_size), config.evaluate.alpha)
   function = functools.partial(_predict, members, learned)
+  (batch,) = jax.export.symbolic_shape("batch")
+  inputs = jax.ShapeDtypeStruct((batch, *model.input_shape), model.input_dtype)
   try:
-    (batch,) = jax.export.symbolic_shape("batch")
-    inputs = jax.ShapeDtypeStruct((batch, *model.input_shape), model.input_dtype)
+    jax.eval_shape(function, inputs)
+  except Exception as error:  # of the network, whose kind is any
+    raise RunError(
+      f"export: the network must take a batch of unknown size, as x.shape[0] does and len(x) does not "
+      f"({one_line(error)})"
+    ) from error
+  try:
     exported = jax.export.export(jax.jit(function), platforms=options.platforms)(inputs)
     content = bytes(exported.serialize())
-  except Exception as error:  # of tracing and lowering, whose kinds depend on the network
+  except Exception as error:  # of lowering, whose kinds depend on the network
     raise RunError(f"export: this run cannot be exported ({one_line(error)})") from error
   about = {
     "input_shape": model.input_shape,

@@ -211,7 +211,7 @@ def _predictions(
 
 def held_out(members: Sequence[Predictor], batch_size: int) -> Predicted:
   """Computes the predictions of the validation split, which conformal sets and intervals learn from."""
-  val = members[0].dataset.val
+  val = members[0].stored_dataset.val
   predictions = _predictions(members, lambda part: np.asarray(val.inputs[part]), len(val), batch_size)
   return Predicted(predictions, val.labels)
 
