@@ -115,7 +115,7 @@ class Composed:
     metrics = {name: _entry(value, weights, count, name) for name, value in data.items()}
 
     def again(params: Params, batch: Batch, key: Key | None) -> Pass:
-      data, aux = self._forward(params, batch, weights, key, step=step)
+      data, aux = self._forward(params, batch, weights, key, step=step, further=True)
       return Pass(_sum(data), aux)
 
     view = View(params, batch, key, step, weights, _sum(data), aux, again, batch)
@@ -173,9 +173,16 @@ class Composed:
     return weights, batch
 
   def _forward(
-    self, params: Params, batch: Batch, weights: Array | None, key: Key | None, *, step: ArrayLike | None
+    self,
+    params: Params,
+    batch: Batch,
+    weights: Array | None,
+    key: Key | None,
+    *,
+    step: ArrayLike | None,
+    further: bool = False,
   ) -> _Values:
-    """Runs one forward pass, with the perturbations of its key."""
+    """Runs one forward pass, with the perturbations of its key; `further`: not the loss's own pass."""
     batch = _with_labels(batch, weights)
     options: dict[str, Any] = {}
     calls: dict[str, int] = {}  # of `perturb`, by the name of the activation
@@ -185,11 +192,17 @@ class Composed:
       for name, term in self._perturbations(*PER_PASS):
         own, function = named(key, name), bound(term, step, name)
         if term.on == "params":
-          params = function(own, params)
+          params, further = function(own, params), True  # a copy, as for a further pass
         else:
           check_batch(batch, "inputs")
           batch = {**batch, "inputs": function(own, batch["inputs"])}
+    before = jax.tree.leaves(params)
     value = self.loss_fn(params, rebuilt(batch), key=key, **options)
+    if further and any(old is not new for old, new in zip(before, jax.tree.leaves(params), strict=True)):
+      raise ValueError(
+        "loss_fn must not change params in place with noise on the params or with further passes, as a whole "
+        "Flax NNX module does; split the module, put its statistics into the batch, and use the key for noise"
+      )
     for name, term in self.terms.items():
       if isinstance(term, Perturbation) and term.on not in (*PER_BATCH, *PER_PASS, *calls):
         raise ValueError(
@@ -249,7 +262,8 @@ def compose(
     wider. Schedules need `step`.
 
   Raises:
-    ValueError: in a call, for a schedule without `step`.
+    ValueError: in a call, for a schedule without `step`, or if `loss_fn` changes `params` in place where a
+      perturbation copies them or a further pass would change them again.
 
   Example:
     >>> from jaxreg import objective, penalties

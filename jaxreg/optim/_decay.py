@@ -22,7 +22,7 @@ KINDS = ("coupled", "decoupled", "independent", "cautious", "corrected", "fixed_
 
 
 class DecayState(NamedTuple):
-  """The number of steps taken, the norms that `fixed_norm` keeps by block, and the optimizer's state."""
+  """The number of steps taken, the norms that `fixed_norm` keeps, leaf by leaf, and the optimizer's state."""
 
   count: Array
   radius: Any
@@ -144,15 +144,16 @@ def _axes(name: str, w: Array, blocks: str) -> tuple[int, ...]:
   return unit_axes(name, w, None if blocks == "unit" else tuple(range(w.ndim)))
 
 
-def _norms(params: Params, mask: Mask, blocks: str) -> Any:
-  """Computes the norms of the blocks that `mask` selects; 0 for the other leaves."""
-  leaves, structure = jax.tree.flatten(params)
-  rows = zip(paths.leaf_names(params), paths.chosen(params, mask), leaves, strict=True)
-  norms = [
+def _norms(params: Params, mask: Mask, blocks: str) -> tuple[Array, ...]:
+  """Computes the norms of the blocks that `mask` selects, leaf by leaf; 0 for the other leaves.
+
+  They are not in the structure of `params`: an NNX variable there would split a norm as it splits the leaf.
+  """
+  rows = zip(paths.leaf_names(params), paths.chosen(params, mask), jax.tree.leaves(params), strict=True)
+  return tuple(
     norm(wide(floating(w, name)), _axes(name, w, blocks)) if taken else jnp.zeros(())
     for name, taken, w in rows
-  ]
-  return jax.tree.unflatten(structure, norms)
+  )
 
 
 def _on_selected(function: Callable[..., Array], mask: Mask, tree: Any, *rest: Any) -> Any:

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_function, check_range
 from jaxreg._leaves import wide
 from jaxreg._proximal import Prox, backtracked, next_momentum
-from jaxreg.optim._masked import on_whole, part
+from jaxreg.optim._masked import gradient_part, on_whole
 from jaxreg.optim._sam import check_whole_batch
 from jaxreg.typing import Array, Params
 
@@ -91,7 +91,7 @@ def fista(
     now = jax.tree.map(wide, params)
     y = jax.tree.map(lambda w, old: w + state.momentum.astype(w.dtype) * (w - old), now, state.previous)
     value_fn = on_whole(value_fn, "value_fn", all_params)
-    gradient = part(on_whole(grad_fn, "grad_fn", all_params)(y), y)
+    gradient = gradient_part(on_whole(grad_fn, "grad_fn", all_params)(y), y)
     new, step = backtracked(value_fn, value_fn(y), gradient, y, proximal, state.step, shrink)
     t, momentum = next_momentum(state.t)
     # w + (0 - w) is 0 in every dtype: zeros of `prox` are exact.

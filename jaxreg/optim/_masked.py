@@ -9,6 +9,7 @@ import jax
 import optax
 
 from jaxreg import paths
+from jaxreg._errors import ArgumentTypeError
 from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import on_floating
 from jaxreg.typing import Mask, Params
@@ -17,6 +18,18 @@ from jaxreg.typing import Mask, Params
 def part(tree: Any, like: Any) -> Any:
   """Returns the part of `tree` that `like` shows: a leaf that is masked in `like` is masked in the result."""
   return jax.tree.map(lambda to, x: to if _is_masked(to) else x, like, tree, is_leaf=_is_masked)
+
+
+def gradient_part(gradient: Any, like: Any) -> Any:
+  """Returns the part of a gradient by `grad_fn` that `like` shows."""
+  try:
+    return part(gradient, like)
+  except ValueError as error:
+    raise ArgumentTypeError(
+      "grad_fn",
+      "must return a tree like the gradients given to update; within nnx.Optimizer these are arrays, as "
+      "nnx.pure(gradients) returns them",
+    ) from error
 
 
 def whole(params: Params, all_params: Params | None) -> Params:

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_range
 from jaxreg._leaves import wide
-from jaxreg.optim._masked import on_whole, part, train_only
+from jaxreg.optim._masked import gradient_part, on_whole, train_only
 from jaxreg.optim._trust_region import BLOCKS, as_updates, check_transform, on_floating, steepest
 from jaxreg.typing import Mask, Params
 
@@ -37,7 +37,7 @@ def sam(
   With BatchNorm, return only the gradient from `grad_fn` and keep the statistics of the first pass.
   Statistics of the perturbed weights would count the batch a second time and belong to a network that is
   discarded. `grad_fn` must see the same batch and the same noise as the first gradient, and under `pmap` it
-  must average over devices.
+  must average over devices. Within `nnx.Optimizer` it gets arrays, and returns `nnx.pure(gradients)`.
 
   `grad_fn` gets its parameters in at least float32: in bfloat16 a usual perturbation,
   `rho / sqrt(number of weights)` per weight, rounds away, and SAM would reduce to its inner optimizer. So
@@ -127,4 +127,4 @@ def gradient_at(direction: Any, updates: Any, params: Params, grad_fn: GradFn, r
   """Computes the gradient at `params + rho * direction`, in the dtypes of the updates."""
   # The point is not rounded to the parameters' dtypes, which could erase the perturbation.
   top = on_floating(lambda w, u: (wide(w) + rho * u).astype(u.dtype), params, direction)
-  return as_updates(part(grad_fn(top), updates), updates)
+  return as_updates(gradient_part(grad_fn(top), updates), updates)

@@ -859,3 +859,28 @@ def test_the_report_of_a_whole_nnx_module_is_that_of_its_parameters():
   whole = compose(loss_fn, terms).report(net, batch, key=jax.random.key(1))
   split = compose(split_loss_fn, terms).report(params, batch, key=jax.random.key(1))
   chex.assert_trees_all_close(whole, split, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "term",
+  [
+    perturbation(noise.weight_noise, on="params", std=0.1),
+    example_term(lambda key, view: view.again(key=key).loss, weight=1.0),
+  ],
+)
+def test_a_whole_nnx_module_is_refused_where_its_statistics_would_be_wrong(term):
+  """The noise works on a copy, whose statistics are lost; a further pass would move them twice."""
+
+  class Net(nnx.Module):
+    def __init__(self, rngs):
+      self.linear, self.norm = nnx.Linear(3, CLASSES, rngs=rngs), nnx.BatchNorm(CLASSES, rngs=rngs)
+
+  def loss_fn(net, batch, *, key):
+    return losses.softmax_cross_entropy(net.norm(net.linear(batch["inputs"])), batch["labels"])
+
+  net, (_, batch) = Net(nnx.Rngs(0)), network()
+  composed = compose(loss_fn, {"term": term})
+  with pytest.raises(ValueError, match="loss_fn must not change params in place"):
+    nnx.grad(lambda net: composed(net, batch, key=jax.random.key(1)))(net)
+  net.eval()
+  nnx.grad(lambda net: composed(net, batch, key=jax.random.key(1)))(net)

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
+from jax.sharding import AxisType
 from scipy.optimize import brentq
 
 from jaxreg import optim
@@ -198,3 +200,26 @@ def test_params_are_needed():
   tx, g = optim.decay(optax.sgd(0.1), 0.1, rate=0.1), {"kernel": jnp.ones(2)}
   with pytest.raises(ValueError, match="params must be given"):
     tx.update(g, tx.init(g))
+
+
+@pytest.mark.parametrize("blocks", ["leaf", "unit"])
+def test_a_fixed_norm_in_nnx_with_split_parameters(blocks):
+  """`nnx.Optimizer` splits a state in the structure of the parameters as the parameters are split."""
+  axes = (AxisType.Auto, AxisType.Auto)
+  with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"), axis_types=axes)):
+    init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("model", None))
+    net = nnx.Linear(8, 6, kernel_init=init, rngs=nnx.Rngs(0))
+    before = np.asarray(net.kernel[...], np.float64)
+    tx = optim.decay(optax.sgd(0.1), 0.1, rate=1.0, kind="fixed_norm", blocks=blocks)
+    optimizer = nnx.Optimizer(net, tx, wrt=nnx.Param)
+
+    @nnx.jit
+    def step(net, optimizer, x):
+      optimizer.update(net, nnx.grad(lambda net: net(x).sum())(net))
+
+    for _ in range(3):
+      step(net, optimizer, jnp.ones((4, 8)))
+    after, axis = np.asarray(net.kernel[...], np.float64), 0 if blocks == "unit" else None
+    assert net.kernel[...].sharding.spec[0] == "model"
+    assert np.abs(after - before).max() > 0.01
+    np.testing.assert_allclose(np.linalg.norm(after, axis=axis), np.linalg.norm(before, axis=axis), rtol=1e-5)

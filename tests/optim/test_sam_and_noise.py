@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from contract import jit
+from flax import nnx
 
 from jaxreg import optim
 
@@ -234,3 +235,27 @@ def test_the_key_of_a_step_wins_over_the_constructors():
   np.testing.assert_array_equal(after.rng_key, jnp.stack([state.rng_key] * 3))
   want = jax.vmap(lambda key: without.update(g, without.init(g), key=key)[0])(jax.random.clone(keys))
   np.testing.assert_array_equal(several, want)
+
+
+def test_the_second_gradient_in_nnx_optimizer():
+  """`nnx.Optimizer` passes arrays, so a second gradient of variables has another structure."""
+  x, rate, rho = jnp.arange(6.0).reshape(2, 3), 0.1, 0.5
+
+  def loss_fn(net):
+    return 0.5 * jnp.square(net(x)).sum()
+
+  def step(pure):
+    net = nnx.Linear(3, 1, use_bias=False, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(net, optim.sam(optax.sgd(rate), rho=rho), wrt=nnx.Param)
+    graph, start = nnx.graphdef(net), np.asarray(net.kernel[...])
+    optimizer.update(
+      net, nnx.grad(loss_fn)(net), grad_fn=lambda params: pure(nnx.grad(loss_fn)(nnx.merge(graph, params)))
+    )
+    return start, np.asarray(net.kernel[...])
+
+  w, new = step(nnx.pure)
+  first = x.T @ x @ w  # of the quadratic
+  top = w + rho * first / np.linalg.norm(first)
+  np.testing.assert_allclose(new, w - rate * x.T @ x @ top, rtol=1e-5)
+  with pytest.raises(TypeError, match="grad_fn must return a tree like the gradients given to update"):
+    step(lambda gradients: gradients)
