@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
@@ -122,7 +123,7 @@ class Curvature:
     if self.has_state:
       params = (params, model_state)
       taken += (False,) * len(jax.tree.leaves(model_state))
-    params = widened(params)
+    params = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, widened(params))
     if mesh is not None:
       if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh must be a jax.sharding.Mesh, got {one_line(mesh)}")

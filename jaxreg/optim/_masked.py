@@ -23,13 +23,16 @@ def part(tree: Any, like: Any) -> Any:
 def gradient_part(gradient: Any, like: Any) -> Any:
   """Returns the part of a gradient by `grad_fn` that `like` shows."""
   try:
-    return part(gradient, like)
-  except ValueError as error:
+    shown = part(gradient, like)
+  except ValueError:
+    shown = None
+  if jax.tree.structure(shown) != jax.tree.structure(like):
     raise ArgumentTypeError(
       "grad_fn",
       "must return a tree like the gradients given to update; within nnx.Optimizer these are arrays, as "
-      "nnx.pure(gradients) returns them",
-    ) from error
+      "nnx.as_pure(gradients) returns them",
+    )
+  return shown
 
 
 def whole(params: Params, all_params: Params | None) -> Params:

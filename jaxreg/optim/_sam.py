@@ -37,7 +37,7 @@ def sam(
   With BatchNorm, return only the gradient from `grad_fn` and keep the statistics of the first pass.
   Statistics of the perturbed weights would count the batch a second time and belong to a network that is
   discarded. `grad_fn` must see the same batch and the same noise as the first gradient, and under `pmap` it
-  must average over devices. Within `nnx.Optimizer` it gets arrays, and returns `nnx.pure(gradients)`.
+  must average over devices. Within `nnx.Optimizer` it gets arrays, and returns `nnx.as_pure(gradients)`.
 
   `grad_fn` gets its parameters in at least float32: in bfloat16 a usual perturbation,
   `rho / sqrt(number of weights)` per weight, rounds away, and SAM would reduce to its inner optimizer. So

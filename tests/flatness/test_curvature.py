@@ -88,6 +88,17 @@ def test_every_form_of_data_gives_jax_s_hessian(form):
 
 
 @pytest.mark.thorough
+def test_parameters_of_numpy_are_those_of_jax():
+  params, batch = problem()
+  operators = [
+    flatness.Curvature(nets.loss_fn, tree, batch) for tree in (params, jax.tree.map(np.asarray, params))
+  ]
+  ones, others = ([operator.trace(key=jax.random.key(0)), operator.matrix()] for operator in operators)
+  chex.assert_trees_all_equal(ones, others)
+  top = operators[1].top_eigenpairs(key=jax.random.key(0))
+  np.testing.assert_allclose(top.values[0], np.linalg.eigvalsh(dense(params, batch, "*"))[-1])
+
+
 def test_the_only_batch_is_evaluated_once():
   """The products of one batch share its activations, which need no second look at the images."""
   params, batch = nets.make_params(), nets.make_batch()

@@ -253,7 +253,7 @@ def test_the_second_gradient_in_nnx_optimizer():
     )
     return start, np.asarray(net.kernel[...])
 
-  w, new = step(nnx.pure)
+  w, new = step(nnx.as_pure)
   first = x.T @ x @ w  # of the quadratic
   top = w + rho * first / np.linalg.norm(first)
   np.testing.assert_allclose(new, w - rate * x.T @ x @ top, rtol=1e-5)
