@@ -23,7 +23,7 @@ def log_ratio(logits: Array, other_logits: Array, temperature: Array | float = 1
   Where the predictions nearly agree, it keeps the digits of the difference of the logits. It is 0 for a class
   that both predictions exclude.
   """
-  log_p, log_q = (jax.nn.log_softmax(x / temperature) for x in (logits, other_logits))
+  log_p, log_q = (_log_softmax(x, temperature) for x in (logits, other_logits))
   excluded = (log_p == -jnp.inf) & (log_q == -jnp.inf)
   far = jnp.where(excluded, 0, jnp.where(excluded, 0, log_p) - jnp.where(excluded, 0, log_q))
   near = (jnp.abs(far) < 1).all(axis=-1, keepdims=True)
@@ -35,6 +35,12 @@ def log_ratio(logits: Array, other_logits: Array, temperature: Array | float = 1
   gap -= jax.lax.stop_gradient((q * gap).sum(axis=-1, keepdims=True))
   close = gap - jnp.log1p((q * jnp.expm1(gap)).sum(axis=-1, keepdims=True))
   return jnp.where(keep, close, far)
+
+
+def _log_softmax(logits: Array, temperature: Array | float) -> Array:
+  """Computes the log-softmax at a temperature; a large quotient would round the gaps to the largest logit."""
+  largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+  return jax.nn.log_softmax((logits - jnp.where(jnp.isfinite(largest), largest, 0)) / temperature)
 
 
 def kl_terms(log_p: Array, log_q: Array, ratio: Array) -> Array:
@@ -52,5 +58,5 @@ def kl_divergence(logits: Array, other_logits: Array, temperature: Array | float
 
   A class that `p` excludes does not count, even if `q` excludes it, too.
   """
-  log_p, log_q = (jax.nn.log_softmax(x / temperature) for x in (logits, other_logits))
+  log_p, log_q = (_log_softmax(x, temperature) for x in (logits, other_logits))
   return kl_terms(log_p, log_q, log_ratio(logits, other_logits, temperature)).sum(axis=-1)

@@ -68,7 +68,7 @@ def zero_elsewhere(where: Any, x: Any, value: float = 0) -> Any:
   # NumPy keeps known values known, also inside of `jit`.
   numpy = np if isinstance(x, np.ndarray) and isinstance(where, np.ndarray) else jnp
   mask = numpy.expand_dims(where, tuple(range(where.ndim, x.ndim)))
-  return numpy.where(mask, x, numpy.asarray(value, x.dtype))
+  return numpy.where(mask, x, numpy.asarray(value, x.dtype if numpy is np else jnp.result_type(x)))
 
 
 def _harmless(where: Any, name: str, default: Any, x: Any) -> Any:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
-from jaxreg._labels import is_target_of, label_entry
+from jaxreg._labels import is_soft, is_target_of, label_entry
 from jaxreg._where import only_where
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
+
+# On [0, 1]; exact in float64 for the integrand of `_own_loss`.
+NODES = [((1 + node) / 2, share / 2) for node, share in zip(*np.polynomial.legendre.leggauss(8), strict=True)]
+# `(exp(x) - 1) / x` as a polynomial for `jnp.polyval`, exact in float64 for |x| < 0.1.
+SERIES = [1 / math.factorial(k + 1) for k in range(9, -1, -1)]
+# From this temperature on, the probabilities are equal in float64 for all finite logits.
+UNIFORM = 1e4
 
 
 @only_where()
@@ -59,16 +68,20 @@ def bi_tempered(
   labels = check_hard_or_soft_labels(labels, logits)
   check_option(t1, "t1", (), low=0, high=1)
   check_option(t2, "t2", (), low=1)
-  traced = isinstance(t1, Tracer)
-  if not traced and t1 == t2 == 1:
+  if not isinstance(t1, Tracer) and t1 == t2 == 1:
     return softmax_cross_entropy(logits, labels)
   log_probs = bi_tempered_log_probs(logits, t2=t2)
-  if traced:
-    gap = jnp.where(t1 == 1, 1, 1 - t1)
-    fit = jnp.where(t1 == 1, -log_probs, _one_minus_exp(gap * log_probs) / gap)
-  else:
-    fit = -log_probs if t1 == 1 else _one_minus_exp(jnp.multiply(1 - t1, log_probs)) / (1 - t1)
-  return label_entry(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
+  gap = jnp.asarray(1 - t1, log_probs.dtype)
+  powers = jnp.exp((1 + gap) * log_probs)
+  if is_soft(labels):
+    # The sum without a class: a difference from the whole sum would cancel for the most probable class.
+    is_top = is_target_of(logits.argmax(axis=-1), logits)
+    others = jnp.where(is_top, 0, powers).sum(axis=-1, keepdims=True)
+    top = jnp.where(is_top, powers, 0).sum(axis=-1, keepdims=True)
+    without = others + jnp.where(is_top, 0, top - powers)
+    return label_entry(_own_loss(-log_probs, gap) + without / (1 + gap), labels)
+  without = jnp.where(is_target_of(labels, logits), 0, powers).sum(axis=-1)
+  return _own_loss(-label_entry(log_probs, labels), gap) + without / (1 + gap)
 
 
 def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
@@ -99,13 +112,31 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
   is_top = is_target_of(logits.argmax(axis=-1), logits)
   top = jnp.where(is_top, logits, 0).sum(axis=-1, keepdims=True)
   logits = jnp.where(is_top, 0, logits - top)
-  return _log_probs(logits, float(t2))
+  return _log_probs(logits, min(float(t2), UNIFORM))
 
 
-def _one_minus_exp(x: Array) -> Array:
-  """Computes `1 - exp(x)` for `x <= 0`; the derivative of `expm1` loses all digits far from 0."""
-  near = x > -1
-  return jnp.where(near, -jnp.expm1(jnp.where(near, x, 0)), 1 - jnp.exp(x))
+def _own_loss(cost: Array, gap: Array) -> Array:
+  r"""Computes the loss of a label without the other classes, from its `cost`, minus its log-probability.
+
+  .. math:: \int_0^c e^{-(1 - t_1) x} (1 - e^{-x}) \, dx
+    = \frac{1 - e^{-(1 - t_1) c}}{1 - t_1} - \frac{1 - e^{-(2 - t_1) c}}{2 - t_1}
+
+  The two terms cancel for a small cost, so there a quadrature of Gauss and Legendre computes the integral.
+  """
+  near = cost < 1
+  x = jnp.where(near, cost, 0)
+  integrand = (share * jnp.exp(-gap * x * node) * -jnp.expm1(-x * node) for node, share in NODES)
+  far = jnp.where(near, 1, cost)
+  return jnp.where(near, x * sum(integrand, start=jnp.zeros_like(x)), _power(gap, far) - _power(1 + gap, far))
+
+
+def _power(rate: Array, x: Array) -> Array:
+  """Computes `(1 - exp(-rate x)) / rate`, which is `x` at a rate of 0."""
+  y = rate * x
+  # The derivative of `expm1` loses all digits far from 0, and a quotient loses them near it.
+  near = y < 0.1
+  small, large = jnp.where(near, y, 0), jnp.where(near, 1, rate)
+  return jnp.where(near, x * jnp.polyval(jnp.asarray(SERIES, x.dtype), -small), (1 - jnp.exp(-y)) / large)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -123,7 +123,7 @@ def asymmetric(
   check_option(margin, "margin", logits.shape, low=0, high=1, open_high=True)
   yes, no = _surprise(logits), _surprise(-logits)
   margin = jnp.asarray(margin, logits.dtype)
-  shifted = jax.nn.sigmoid(logits) - margin
+  shifted = jnp.exp(-yes) - margin  # the derivative of the sigmoid has no digits for large logits
   counts = shifted > 0
   # The double where keeps out the infinite slopes of the logarithm and of small powers at 0.
   focus = jnp.exp(jnp.asarray(gamma_no, logits.dtype) * jnp.log(jnp.where(counts, shifted, 0.5)))
@@ -190,7 +190,8 @@ def binary_confidence_penalty(
   logits, labels = _checked(logits, labels)
   check_option(weight, "weight", logits.shape, low=0)
   yes, no = _surprise(logits), _surprise(-logits)
-  return _mean(labels, yes, no) - weight * _mean(jax.nn.sigmoid(logits), yes, no)
+  # The exponentials keep the derivative of the sigmoid for large logits.
+  return _mean(labels, yes, no) - weight * (jnp.exp(-yes) * yes + jnp.exp(-no) * no)
 
 
 def _logits(x: ArrayLike, name: str, **shape: tuple[int, ...]) -> Array:

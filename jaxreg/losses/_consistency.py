@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._divergence import log_ratio
 from jaxreg._where import only_where
+from jaxreg.losses._softmax import cross_entropies
 from jaxreg.typing import Array
 
 
@@ -41,4 +42,10 @@ def consistency(logits: ArrayLike, other_logits: ArrayLike, *, where: ArrayLike 
   """
   logits = check_logits(logits, "logits")
   other_logits = check_logits(other_logits, "other_logits", shape=logits.shape)
-  return jnp.square(jax.nn.softmax(logits) - jax.nn.softmax(other_logits)).mean(axis=-1)
+  # The exponentials of cross-entropies keep the gradients of nearly certain predictions.
+  p, q = jnp.exp(-cross_entropies(logits)), jnp.exp(-cross_entropies(other_logits))
+  # The difference of two predictions that nearly agree would cancel.
+  ratio = log_ratio(logits, other_logits)
+  near = jnp.abs(ratio) < 0.5
+  gap = jnp.where(near, q * jnp.expm1(jnp.where(near, ratio, 0)), p - q)
+  return jnp.square(gap).mean(axis=-1)

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_labels, check_option, check_wide, per_class
+from jaxreg._checks import check_labels, check_logits, check_option, check_wide, per_class
 from jaxreg._labels import is_target_of
 from jaxreg._scaled import norm, unit_length
 from jaxreg._sharding import sharding_like
 from jaxreg._where import only_where
-from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
+from jaxreg.losses._softmax import margins_of, softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
 
@@ -54,10 +54,14 @@ def cosface(
   References:
     Wang et al., `CosFace: Large Margin Cosine Loss for Deep Face Recognition`, 2018.
   """
-  cosines, _, target, labels = _angles(features, kernel, labels)
+  cosines, _, _, labels = _angles(features, kernel, labels)
   margin = _option(margin, "margin", cosines)
   scale = _option(scale, "scale", cosines, open_low=True)
-  return softmax_cross_entropy(scale * jnp.where(target, cosines - margin, cosines), labels)
+  # The margin is added last: less a large one, the label's cosine would have no digits left.
+  margins, _ = margins_of(check_logits(scale * cosines), labels)
+  return jax.nn.softplus(
+    jax.nn.logsumexp(margins, axis=-1) + jnp.broadcast_to(scale * margin, (*cosines.shape[:-1], 1))[..., 0]
+  )
 
 
 @only_where(shared=("kernel",))

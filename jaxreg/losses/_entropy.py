@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option
+from jaxreg._divergence import kl_divergence
 from jaxreg._where import only_where
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
@@ -37,7 +40,12 @@ def entropy(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   losses = cross_entropies(logits)
   # 0 log 0 is 0.
   losses = jnp.where(jnp.isneginf(logits), 0, losses)
-  return (jnp.exp(-losses) * losses).sum(axis=-1)
+  far = (jnp.exp(-losses) * losses).sum(axis=-1)
+  # Near a uniform prediction the gradient of this sum cancels; the divergence from uniform keeps its digits.
+  near = (jnp.abs(logits - logits.mean(axis=-1, keepdims=True)) < 0.25).all(axis=-1)
+  logits = jnp.where(near[..., None], logits, 0)
+  gap = kl_divergence(logits, jnp.zeros_like(logits))
+  return jnp.where(near, math.log(logits.shape[-1]) - gap, far)
 
 
 @only_where()

@@ -53,7 +53,8 @@ def gaussian_nll(
   log_vars = check_wide(log_vars, "log_vars", shape=outputs.shape)
   targets = check_wide(targets, "targets", shape=outputs.shape)
   check_option(beta, "beta", outputs.shape, low=0, high=1)
-  loss = 0.5 * (math.log(2 * math.pi) + log_vars + jnp.square(targets - outputs) * jnp.exp(-log_vars))
+  scaled = _scaled(targets - outputs, log_vars / 2)
+  loss = 0.5 * (math.log(2 * math.pi) + log_vars + jnp.square(scaled))
   return jax.lax.stop_gradient(jnp.exp(jnp.asarray(beta, log_vars.dtype) * log_vars)) * loss
 
 
@@ -94,9 +95,38 @@ def student_t_nll(
   targets = check_wide(targets, "targets", shape=outputs.shape)
   check_option(df, "df", outputs.shape, low=0, open_low=True)
   df = jnp.asarray(df, outputs.dtype)
-  square = jnp.square((targets - outputs) * jnp.exp(-log_scales))
-  fit = (_scaled_log1p(square, df) + jnp.log1p(square / df)) / 2
-  return fit + log_scales + math.log(2 * math.pi) / 2 + _log_gamma_gap(df / 2)
+  error = targets - outputs
+  there = error != 0
+  log_error = jnp.where(there, jnp.log(jnp.abs(jnp.where(there, error, 1))), -jnp.inf)
+  far = log_error - log_scales > jnp.log(df) / 2
+  return (
+    jnp.where(far, _far_fit(jnp.where(far, log_error, 0), jnp.where(far, log_scales, 0), df), 0)
+    + jnp.where(far, 0, _near_fit(jnp.where(far, 0, error), jnp.where(far, 0, log_scales), df))
+    + math.log(2 * math.pi) / 2
+    + _log_gamma_gap(df / 2)
+  )
+
+
+def _scaled(error: Array, log_scales: Array) -> Array:
+  """Computes `error / exp(log_scales)` in two steps, as the factor may overflow where the result does not.
+
+  The limit of the factor changes no square: beyond it, the square of every error but 0 overflows.
+  """
+  half = jnp.exp(jnp.minimum(-log_scales / 2, math.log(float(jnp.finfo(error.dtype).max)) - 1))
+  return error * half * half
+
+
+def _near_fit(error: Array, log_scales: Array, df: Array) -> Array:
+  """Computes `(df + 1) / 2 log(1 + square / df) + log_scales`, for a `square` of at most `df`."""
+  square = jnp.square(_scaled(error, log_scales))
+  return (_scaled_log1p(square, df) + jnp.log1p(square / df)) / 2 + log_scales
+
+
+def _far_fit(log_error: Array, log_scales: Array, df: Array) -> Array:
+  """Computes the same for a larger square, which may overflow; only `df` times `log_scales` is left."""
+  log_ratio = log_error - log_scales - jnp.log(df) / 2
+  rest = jnp.log1p(jnp.exp(-2 * log_ratio)) / 2
+  return df * (log_ratio + rest) + log_error - jnp.log(df) / 2 + rest
 
 
 def _scaled_log1p(square: Array, df: Array) -> Array:

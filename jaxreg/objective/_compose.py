@@ -155,9 +155,10 @@ class Composed:
     return [(name, term) for name, term in terms if isinstance(term, Perturbation) and term.on in on]
 
   def _weighted(self, batch: Batch) -> tuple[Array | None, Batch]:
-    """Returns the examples' weights, and the batch, where inputs that do not count are 0."""
+    """Returns the examples' weights, and the batch, without NaN in examples that do not count."""
     if self.weights_fn is not None:
-      return self.weights_fn(batch), batch
+      weights = self.weights_fn(batch)
+      return weights, _finite(batch, weights)
     if not isinstance(batch, Mapping):
       return None, batch
     weights, where = batch.get("weights"), batch.get("where")
@@ -166,11 +167,7 @@ class Composed:
     if where is not None:
       where = check_where(where, jnp.shape(where if weights is None else weights))
       weights = jnp.asarray(where, jnp.float32) if weights is None else zero_elsewhere(where, weights)
-      if "inputs" in batch:
-        # 0 * NaN must not reach the gradient.
-        counts = where.any(axis=tuple(range(1, where.ndim)))
-        batch = {**batch, "inputs": zero_elsewhere(counts, jnp.asarray(batch["inputs"]))}
-    return weights, batch
+    return weights, batch if weights is None else _finite(batch, weights)
 
   def _forward(
     self,
@@ -237,8 +234,8 @@ def compose(
   and all example terms share one forward pass.
 
   The weights of the examples are `batch["weights"]` `[batch]`. An example whose `batch["where"]` `[batch]` is
-  false has weight 0, and its inputs may be NaN. Without both, all examples have the same weight. An example
-  of weight 0 needs no label: `loss_fn` sees 0 instead of -1 or NaN.
+  false has weight 0. Without both, all examples have the same weight. An example of weight 0 needs no label,
+  and its inputs may be NaN: `loss_fn` sees 0 for its label, and for NaN and infinity in its entries.
 
   On several devices, average the gradients: a sum would count a penalty once per device. If the devices'
   weights differ, weight the average by the counts in the metrics. `jax.shard_map` already sums the gradients
@@ -292,6 +289,26 @@ def compose(
         f"terms must be made by penalty, example_term or perturbation, got {one_line(term)} for {name}"
       )
   return Composed(loss_fn, dict(terms), has_aux, with_metrics, weights_fn)
+
+
+def _finite(batch: Batch, weights: Array) -> Batch:
+  """Returns the batch with 0 for NaN and infinity where the weight is 0: 0 times NaN would be NaN."""
+  if not isinstance(batch, Mapping):
+    return batch
+  counts = (weights != 0).any(axis=tuple(range(1, weights.ndim)))
+
+  def finite(x: Any) -> Any:
+    if (
+      not jnp.issubdtype(jnp.result_type(x), jnp.floating)
+      or not counts.ndim
+      or jnp.shape(x)[:1] != counts.shape
+    ):
+      return x
+    x = jnp.asarray(x)
+    return jnp.where(jnp.isfinite(x), x, zero_elsewhere(counts, x))
+
+  rest = {name: x for name, x in batch.items() if name not in ("weights", "where")}
+  return {**batch, **jax.tree.map(finite, rest)}
 
 
 def _with_labels(batch: Batch, weights: Array | None) -> Batch:
