@@ -19,9 +19,15 @@ from jaxreg.typing import Array, Key
 
 
 def check_array(x: ArrayLike, name: str) -> Array:
-  """Returns `x` as an array."""
+  """Returns `x` as an array; without 64 bits, larger integers become the largest of 32 bits."""
+  if isinstance(x, np.ndarray) and x.dtype.kind in "iu":
+    kept = np.iinfo(jax.dtypes.canonicalize_dtype(x.dtype))
+    if kept.bits < 8 * x.dtype.itemsize:  # the conversion would keep the last bits: another label
+      x = x.clip(kept.min, kept.max).astype(kept.dtype)
   try:
     return jnp.asarray(x)
+  except OverflowError:  # a Python integer of more than 32 bits
+    return check_array(np.asarray(x), name)
   except (TypeError, ValueError):  # a text, None, or a list of lists of unequal lengths
     raise ArgumentTypeError(name, f"must be an array of numbers, got {one_line(x)}") from None
 
@@ -321,6 +327,13 @@ def check_axes(axes: Any, name: str, ndim: int, owner: str = "x") -> tuple[int, 
   if not all(hasattr(axis, "__index__") and -ndim <= axis < ndim for axis in several):
     raise ArgumentError(name, f"must name axes of {owner}, which has {ndim} axes, got {axes!r}")
   return tuple(axis % ndim for axis in several)
+
+
+def check_channel_axis(axis: Any, allowed: Collection[int]) -> None:
+  """Checks the axis of the channels; the `allowed` ones are in ascending order."""
+  if isinstance(axis, bool) or not hasattr(axis, "__index__") or axis not in allowed:
+    listed = ", ".join(map(str, allowed))
+    raise ArgumentError("channel_axis", f"must be one of the axes {listed}, got {one_line(axis)}")
 
 
 def check_option(

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreg._checks import check_array, known_values
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -65,10 +67,13 @@ def check_where(where: Any, shape: tuple[int, ...], name: str = "where") -> Any:
 
 def zero_elsewhere(where: Any, x: Any, value: float = 0) -> Any:
   """Returns `x` `[..., any]` where `where` `[...]` is true, else `value`."""
-  # NumPy keeps known values known, also inside of `jit`.
-  numpy = np if isinstance(x, np.ndarray) and isinstance(where, np.ndarray) else jnp
+  numpy = jnp
+  if isinstance(x, np.ndarray):
+    # NumPy keeps known values known, also inside of `jit`.
+    known = known_values(where)
+    numpy, where, x = (jnp, where, check_array(x, "x")) if known is None else (np, known, x)
   mask = numpy.expand_dims(where, tuple(range(where.ndim, x.ndim)))
-  return numpy.where(mask, x, numpy.asarray(value, x.dtype if numpy is np else jnp.result_type(x)))
+  return numpy.where(mask, x, numpy.asarray(value, x.dtype))
 
 
 def _harmless(where: Any, name: str, default: Any, x: Any) -> Any:

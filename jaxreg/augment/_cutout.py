@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, check_option, check_range
+from jaxreg._checks import check_ends, check_key, check_option, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg.augment._images import images, inside_box, with_images
 from jaxreg.augment._moved import masks_of, outside
@@ -83,10 +83,11 @@ def random_erasing(
   """
   x = images(batch, channel_axis)
   check_option(rate, "rate", (), low=0, high=1)
-  if len(area) != 2:
-    raise ArgumentError("area", f"must be a pair, the least and the largest area, got {area}")
-  check_range(area[0], "area[0]", low=0, high=1)
-  check_range(area[1], "area[1]", low=area[0], high=1)
+  least, most = check_ends(area, "area")
+  for end in (least, most):
+    check_option(end, "area", (), low=0, high=1)
+  if not least <= most:
+    raise ArgumentError("area", f"must be two numbers in order, got {area}")
   check_range(max_aspect, "max_aspect", low=1)
   number, height, width, _ = x.shape
   chosen, part, aspect, row, column = jax.random.uniform(check_key(key), (5, number))

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxreg._checks import check_batch
+from jaxreg._checks import check_batch, check_channel_axis
 from jaxreg.typing import Array
 
 
@@ -15,8 +15,7 @@ def images(batch: Mapping[str, Any], channel_axis: int = -1) -> Array:
   x = jnp.asarray(batch["inputs"])
   if x.ndim != 4:
     raise ValueError(f"inputs must be images [batch, height, width, channels], got {x.shape}")
-  if channel_axis not in (1, 2, 3, -3, -2, -1):
-    raise ValueError(f"channel_axis must be an axis of inputs after the first, got {channel_axis}")
+  check_channel_axis(channel_axis, (-3, -2, -1, 1, 2, 3))
   return jnp.moveaxis(x, channel_axis, -1)
 
 

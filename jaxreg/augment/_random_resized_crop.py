@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg._checks import check_key, check_range
+from jaxreg._checks import check_ends, check_key, check_option
 from jaxreg._errors import ArgumentError
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, narrowed, with_images
@@ -49,10 +49,11 @@ def random_resized_crop(
   """
   x = images(batch, channel_axis)
   for name, pair, high in (("area", area, 1), ("aspect", aspect, math.inf)):
-    if len(pair) != 2 or not pair[0] <= pair[1]:
+    least, most = check_ends(pair, name)
+    for end in (least, most):
+      check_option(end, name, (), low=0, high=high, open_low=True, open_high=high == math.inf)
+    if not least <= most:
       raise ArgumentError(name, f"must be two numbers in order, got {pair}")
-    check_range(pair[0], name, low=0, high=high, open_low=True)
-    check_range(pair[1], name, low=0, high=high)
   number, height, width, _ = x.shape
   drawn = jax.random.uniform(check_key(key), (4, number))
   size = (area[0] + (area[1] - area[0]) * drawn[0]) * (height * width)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg._checks import check_range
+from jaxreg._checks import check_ends, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg.averaging._average import check_like, is_averaged, start, wide
 from jaxreg.typing import Array, Params
@@ -76,9 +76,10 @@ def power_ema(*, lengths: tuple[float, float] = (0.05, 0.1)) -> PowerEMA:
     Karras et al., `Analyzing and Improving the Training Dynamics of Diffusion Models`, 2024, section 3 and
     appendix C. Its inner products are integrals over a continuous time; here they are sums over the iterates.
   """
-  if len(lengths) != 2 or lengths[0] == lengths[1]:
+  first, second = check_ends(lengths, "lengths")
+  gammas = _exponent(first, "lengths"), _exponent(second, "lengths")
+  if first == second:
     raise ArgumentError("lengths", f"must be two different numbers, got {lengths}")
-  gammas = tuple(_exponent(length, "lengths") for length in lengths)
   return PowerEMA(
     _init,
     functools.partial(_update, gammas=gammas),

@@ -26,6 +26,7 @@ from jaxreg.flatness._vectors import (
   draw,
   inner,
   is_split,
+  near_one,
   norm,
   orthogonalized,
   plus,
@@ -294,7 +295,7 @@ def _advance(operator: LinearOperator, row: Array | int, state: Lanczos) -> Lanc
   basis = store(state.basis, state.vector, row)
   left, along = orthogonalized(basis, product)
   left, correction = orthogonalized(basis, left)
-  state, exhausted, length = _recorded(
+  state, exhausted = _recorded(
     state._replace(basis=(), vector=()), row, along + correction, product_norm, left
   )
 
@@ -304,7 +305,7 @@ def _advance(operator: LinearOperator, row: Array | int, state: Lanczos) -> Lanc
     return unit(orthogonalized(basis, unit(random))[0])
 
   def residual() -> Vector:
-    return scaled(left, 1 / length)
+    return unit(left)
 
   return state._replace(basis=basis, vector=branch(exhausted, random_vector, residual))
 
@@ -312,18 +313,20 @@ def _advance(operator: LinearOperator, row: Array | int, state: Lanczos) -> Lanc
 @jax.jit
 def _recorded(
   state: Lanczos, row: Array, along: Array, product_norm: Array, left: Vector
-) -> tuple[Lanczos, Array, Array]:
-  """Records a product; also returns whether the space is exhausted, and the norm of the residual."""
+) -> tuple[Lanczos, Array]:
+  """Records a product; also returns whether the space is exhausted."""
   scale = jnp.maximum(state.scale, product_norm)
   length = norm(left)
-  exhausted = length <= 10 * jnp.finfo(length.dtype).eps * scale
+  limits = jnp.finfo(length.dtype)
+  # Entries near the smallest normal number are rounded to 0, and the rest is not orthogonal to the basis.
+  exhausted = length <= jnp.maximum(10 * limits.eps * scale, limits.tiny / limits.eps)
   state = state._replace(
     matrix=state.matrix.at[row].set(along).at[:, row].set(along),
     lengths=state.lengths.at[row].set(jnp.where(exhausted, 0, length)),
     scale=scale,
     number=state.number + 1,
   )
-  return state, exhausted, length
+  return state, exhausted
 
 
 def _restarted(state: Lanczos, kept: int, which: str) -> Lanczos:
@@ -556,7 +559,13 @@ def damped_solve(
   check_count(num_steps, "num_steps")
   operator = as_operator(matvec, getattr(matvec, "like", vector))
   b = (as_vector(vector, operator.like[0]),)
-  (x,), residual = operator.run(_conjugate_gradients, (), b, damping, tol, num_steps)
+  # The squares of a small or large vector would under- or overflow.
+  power = near_one(b)
+  (x,), residual = operator.run(_conjugate_gradients, (), scaled(b, power), damping, tol, num_steps)
+  x, near = x / power, x
+  # A solution too small or large for its dtype has no residual.
+  lost = jnp.abs(x * power - near).max() > 4 * jnp.finfo(x.dtype).eps * jnp.abs(near).max()
+  residual = jnp.where(lost, jnp.inf, residual)
   return Solution(x, residual, residual <= 2 * tol)
 
 
@@ -593,7 +602,8 @@ def _conjugate_gradients(
 
 @jax.jit
 def _cg_step(state: CGState, product: Vector) -> CGState:
-  length = state.square / inner(state.direction, product)
+  power = near_one(product)
+  length = state.square / inner(state.direction, scaled(product, power)) * power
   x = plus(state.x, length, state.direction)
   residual = plus(state.residual, -length, product)
   square = inner(residual, residual)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jaxreg._scaled import power_of_two
 from jaxreg._sharding import partitioned
 from jaxreg.typing import Array, Key
 
@@ -82,8 +83,16 @@ def inner(a: Vector, b: Vector) -> Array:
 
 @jax.jit
 def norm(a: Vector) -> Array:
-  """Computes the Euclidean norm of a vector."""
-  return jnp.sqrt(inner_products(a, a).sum())
+  """Computes the Euclidean norm of a vector; squares of small or large entries do not under- or overflow."""
+  power = near_one(a)
+  near = scaled(a, power)
+  return jnp.sqrt(inner_products(near, near).sum()) / power
+
+
+def near_one(a: Vector) -> Array:
+  """Returns a power of two that brings the largest entry of a vector near 1."""
+  largest = jnp.stack([jnp.abs(x).max(initial=0) for x in a])
+  return power_of_two(largest, (0,))[0]
 
 
 @jax.jit
@@ -100,7 +109,8 @@ def plus(a: Vector, factor: Array, b: Vector) -> Vector:
 
 def unit(a: Vector) -> Vector:
   """Divides a vector by its norm."""
-  return scaled(a, 1 / norm(a))
+  near = scaled(a, near_one(a))
+  return scaled(near, 1 / norm(near))
 
 
 @functools.partial(jax.jit, donate_argnums=0)

@@ -13,7 +13,7 @@ from jaxreg._where import only_where
 from jaxreg.typing import Array
 
 
-@only_where(end=None)
+@only_where(end=None, shared=("labels",))  # `where` sets the weights of the others to 0
 def semi_supervised(
   supervised: ArrayLike,
   unsupervised: ArrayLike,

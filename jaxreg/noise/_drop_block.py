@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_floating, check_key, check_option
+from jaxreg._checks import check_channel_axis, check_count, check_floating, check_key, check_option
 from jaxreg._errors import ArgumentError
 from jaxreg._sharding import placed_like
 from jaxreg.typing import Array, Key
@@ -58,8 +58,7 @@ def drop_block(
   x = check_floating(x, "x")
   if x.ndim < 3:
     raise ValueError(f"x must have shape [..., height, width, channels], got {x.shape}")
-  if channel_axis not in (-3, -2, -1):
-    raise ValueError(f"channel_axis must be -3, -2 or -1, got {channel_axis}")
+  check_channel_axis(channel_axis, (-3, -2, -1))
   *positions, channels = jnp.moveaxis(x, channel_axis, -1).shape
   shape = (*positions, channels if per_channel else 1)
   block = _check_block(rate, block_size, shape)

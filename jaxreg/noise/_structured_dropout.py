@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_axes, check_batched, check_choice, check_count, check_floating, check_option
+from jaxreg._checks import (
+  check_axes,
+  check_batched,
+  check_channel_axis,
+  check_choice,
+  check_count,
+  check_floating,
+  check_option,
+)
 from jaxreg.noise._dropout import dropout
 from jaxreg.typing import Array, Key
 
@@ -43,8 +51,7 @@ def spatial_dropout(
   if x.ndim <= num_spatial:
     raise ValueError(f"x must have {num_spatial} spatial axes and a channel axis, got {x.shape}")
   image = range(-1 - num_spatial, 0)
-  if channel_axis not in image:
-    raise ValueError(f"channel_axis must lie in [{image[0]}, -1], got {channel_axis}")
+  check_channel_axis(channel_axis, image)
   axes = tuple(axis for axis in image if axis != channel_axis)
   return dropout(key, x, rate=rate, inverted=inverted, shared_axes=axes)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import jaxreg
 from jaxreg._atomic_files import to_path
-from jaxreg._checks import check_choice, check_key, check_range
+from jaxreg._checks import check_channel_axis, check_choice, check_key, check_range
 from jaxreg._errors import ArgumentError
 from jaxreg.reports import _curvature, _predictions, _robustness
 from jaxreg.reports._model import Model, Section, Unavailable, make_model
@@ -113,6 +113,7 @@ def report(
   key = jax.random.key(0) if key is None else check_key(key)
   check_range(minutes, "minutes", low=0, open_low=True)
   check_range(alpha, "alpha", low=0, high=1, open_low=True)
+  check_channel_axis(channel_axis, (-3, -2, -1, 1, 2, 3))
   options: Table = {
     "minutes": minutes,
     "alpha": alpha,
