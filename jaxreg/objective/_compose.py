@@ -295,14 +295,10 @@ def _finite(batch: Batch, weights: Array) -> Batch:
   """Returns the batch with 0 for NaN and infinity where the weight is 0: 0 times NaN would be NaN."""
   if not isinstance(batch, Mapping):
     return batch
-  counts = (weights != 0).any(axis=tuple(range(1, weights.ndim)))
 
   def finite(x: Any) -> Any:
-    if (
-      not jnp.issubdtype(jnp.result_type(x), jnp.floating)
-      or not counts.ndim
-      or jnp.shape(x)[:1] != counts.shape
-    ):
+    counts = _counts(weights, jnp.shape(x))
+    if counts is None or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
       return x
     x = jnp.asarray(x)
     return jnp.where(jnp.isfinite(x), x, zero_elsewhere(counts, x))
@@ -311,17 +307,23 @@ def _finite(batch: Batch, weights: Array) -> Batch:
   return {**batch, **jax.tree.map(finite, rest)}
 
 
+def _counts(weights: Array, shape: tuple[int, ...]) -> Array | None:
+  """Returns which entries count of an array that starts with the axes of `weights`, or the first of them."""
+  axes = min(len(shape), weights.ndim)
+  if not axes or shape[:axes] != weights.shape[:axes]:
+    return None
+  return (weights != 0).any(axis=tuple(range(axes, weights.ndim)))
+
+
 def _with_labels(batch: Batch, weights: Array | None) -> Batch:
   """Returns the batch with labels of 0 where the weight is 0: a label of -1 or NaN makes gradients NaN."""
   if weights is None or not isinstance(batch, Mapping) or "labels" not in batch:
     return batch
-  counts = weights != 0
 
   def harmless(labels: Any) -> Any:
     labels = labels if isinstance(labels, np.ndarray) else jnp.asarray(labels)
-    axes = min(labels.ndim, counts.ndim)
-    own = counts.any(axis=tuple(range(axes, counts.ndim)))
-    return zero_elsewhere(own, labels) if axes and labels.shape[:axes] == own.shape else labels
+    counts = _counts(weights, labels.shape)
+    return labels if counts is None else zero_elsewhere(counts, labels)
 
   return {**batch, "labels": jax.tree.map(harmless, batch["labels"])}
 
