@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg import adversarial, augment, calibration, ensembles, losses, plots
+from jaxreg import adversarial, augment, averaging, calibration, ensembles, losses, noise, plots
 
 LOGITS = np.float32([[2.0, -1.0, 0.5], [-3.0, -1.0, -2.0]])  # the second row has no positive logit
 LOG_PROBS = np.asarray(jax.nn.log_softmax(LOGITS))
@@ -138,3 +138,30 @@ def test_inputs_of_a_bernoulli_decoder_are_at_most_1():
   ):
     losses.reconstruction(outputs, np.float32([[0, 255]]), likelihood="bernoulli")
   assert losses.reconstruction(outputs, np.float32([[0, 255]])) == 255**2 / 2
+
+
+@pytest.mark.parametrize("axis", [0, 7, None, "last", 1.0, True, (1,)])
+def test_an_axis_of_channels_is_named_with_those_that_there_are(axis):
+  images = jnp.asarray(IMAGES)
+  for call in (
+    lambda: augment.flip(key(), {"inputs": images}, channel_axis=axis),
+    lambda: noise.drop_block(key(), images, rate=0.5, block_size=2, channel_axis=axis),
+    lambda: noise.spatial_dropout(key(), images, rate=0.5, channel_axis=axis),
+  ):
+    with pytest.raises(ValueError, match=r"^channel_axis must be one of the axes -3, -2, -1.*, got"):
+      call()
+
+
+@pytest.mark.parametrize(
+  "pair", [0.2, None, "ab", ("a", "b"), (0.1,), (0.1, (0.2, 0.3)), (0.1, np.nan), (0.1, 2)]
+)
+def test_two_numbers_are_asked_for_by_name(pair):
+  images = {"inputs": jnp.asarray(IMAGES)}
+  for call in (
+    lambda: augment.random_resized_crop(key(), images, area=pair),
+    lambda: augment.random_erasing(key(), images, area=pair),
+  ):
+    with pytest.raises(ValueError, match=r"^area must (be two numbers|be a number|be a scalar|lie in)"):
+      call()
+  with pytest.raises(ValueError, match=r"^lengths must (be two numbers|be a number|be a scalar|lie in)"):
+    averaging.power_ema(lengths=pair)

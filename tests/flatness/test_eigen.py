@@ -251,3 +251,36 @@ def test_residuals_are_at_least_the_rounding_of_a_product(seed):
     assert found.converged.all()
   solution = flatness.damped_solve(lambda v: 2 * v, jnp.ones(3, jnp.float32), damping=0.0)
   assert 0 < float(solution.residual) < 1e-6
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e18, 1e25])
+def test_operators_and_vectors_of_any_size_in_float32(scale):
+  """Squares of their entries under- or overflow; the residuals are those of float64 products."""
+  matrix = _matrix(np.linspace(1, 2, 20))[0] * scale
+  narrow = jnp.asarray(matrix, jnp.float32)
+  matvec = lambda v: jnp.matmul(narrow, v, precision="highest")
+  pairs = flatness.top_eigenpairs(matvec, jnp.zeros(20, jnp.float32), key=jax.random.key(0), num_pairs=2)
+  np.testing.assert_allclose(pairs.values, scale * np.array([2, 37 / 19]), rtol=1e-5)
+  vectors, values = (np.asarray(x, np.float64) for x in (pairs.vectors, pairs.values))
+  wide = np.asarray(narrow, np.float64)
+  residuals = np.linalg.norm(vectors @ wide - values[:, None] * vectors, axis=1)
+  assert (np.asarray(pairs.residuals, np.float64) > 0.8 * residuals).all()
+  assert pairs.converged.all()
+  b = np.random.default_rng(0).normal(size=20)
+  for size in (scale, 1.0):
+    vector = jnp.asarray(size * b, jnp.float32)
+    solution = flatness.damped_solve(matvec, vector, damping=scale)
+    expected = np.linalg.solve(matrix + scale * np.eye(20), size * b)
+    np.testing.assert_allclose(
+      np.asarray(solution.x, np.float64), expected, rtol=1e-3, atol=1e-3 * size / scale
+    )
+    assert 0 < solution.residual < 2e-5
+    assert solution.converged
+
+
+def test_a_solution_that_its_dtype_cannot_hold_has_not_converged():
+  for size, scale in ((1e-30, 1e18), (1e25, 1e-30)):
+    matvec = lambda v, scale=scale: jnp.float32(scale) * v
+    solution = flatness.damped_solve(matvec, jnp.full(3, size, jnp.float32), damping=0.0)
+    assert not solution.converged
+    assert solution.residual == np.inf

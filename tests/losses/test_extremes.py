@@ -66,7 +66,8 @@ def test_a_gaussian_of_any_width_at_its_mean(log_var):
   function = lambda outputs, log_vars: losses.gaussian_nll(outputs, log_vars, jnp.ones(1))
   value, (in_mean, in_width) = gradient(function, jnp.ones(1), jnp.full(1, log_var))
   np.testing.assert_allclose(value, (np.log(2 * np.pi) + log_var) / 2, rtol=1e-6)
-  assert in_mean == 0 and in_width == 0.5
+  assert in_mean == 0
+  assert in_width == 0.5
 
 
 @pytest.mark.parametrize("df", [1e-6, 1.0, 4.0, 1e5])
@@ -136,7 +137,9 @@ def test_the_gradients_of_certain_answers(logit):
   np.testing.assert_allclose(gradient(present, jnp.full(1, logit))[1][0], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("labels", [np.array([2**31, -(2**33), 2**40]), [2**33, -1, 0]], ids=["array", "list"])
+@pytest.mark.parametrize(
+  "labels", [np.array([2**31, -(2**33), 2**40]), [2**33, -1, 0]], ids=["array", "list"]
+)
 def test_class_numbers_beyond_32_bits_are_labels(labels):
   got = losses.semi_supervised(jnp.ones(3), jnp.full(3, 10.0), labels)
   np.testing.assert_array_equal(got, [1.5, 30.0, 1.5])

@@ -786,6 +786,33 @@ def test_shapes_and_keys_are_checked():
     compose(mean_fn, {"drawn": example_term(drawn, weight=1.0)})(params, batch, key=jnp.zeros(2, jnp.uint32))
 
 
+def tree_fn(params, batch, *, key):
+  """A loss of a tree of inputs, and of another entry of the batch."""
+  hidden = (batch["inputs"]["image"] + batch["offset"]) @ params
+  return losses.softmax_cross_entropy(hidden, batch["labels"])
+
+
+@pytest.mark.parametrize("by", ["weights", "where", "weights_fn"])
+@pytest.mark.parametrize("shape", [(6,), (3, 4)], ids=["examples", "tokens"])
+def test_nan_of_weight_0_in_any_entry_of_the_batch_reaches_nothing(x64, by, shape):
+  """The gradient is the mean of `x (p - y)` over what counts."""
+  rng = np.random.default_rng(0)
+  x, kernel = rng.normal(size=(*shape, 5)), rng.normal(size=(5, 3))
+  where, labels = rng.random(shape) > 0.4, rng.integers(3, size=shape)
+  x_at, y_at = x[where], np.eye(3)[labels[where]]
+  p = np.exp(x_at @ kernel)
+  expected = x_at.T @ (p / p.sum(axis=1, keepdims=True) - y_at) / len(x_at)
+  batch = {
+    "inputs": {"image": np.where(where[..., None], x, np.nan)},
+    "offset": np.where(where[..., None], 0 * x, np.inf),
+    "labels": np.where(where, labels, -1),
+    ("mask" if by == "weights_fn" else by): where if by == "where" else where.astype(float),
+  }
+  composed = compose(tree_fn, {}, weights_fn=(lambda batch: batch["mask"]) if by == "weights_fn" else None)
+  for gradient in (jax.grad(composed), jit(jax.grad(composed))):
+    np.testing.assert_allclose(gradient(kernel, batch), expected, rtol=1e-10)
+
+
 @pytest.mark.parametrize(
   ("value", "has_aux", "message"),
   [
