@@ -124,7 +124,7 @@ def test_channels_first_are_channels_last_moved(name):
   assert first.shape == (4, 3, 6, 7)
   np.testing.assert_allclose(np.moveaxis(first, 1, -1), last, rtol=1e-6)
   assert (last != x).any()
-  with pytest.raises(ValueError, match="channel_axis must be an axis of inputs after the first, got 0"):
+  with pytest.raises(ValueError, match="channel_axis must be one of the axes -3, -2, -1, 1, 2, 3, got 0"):
     run(key(), {"inputs": x, "labels": jnp.arange(4)}, channel_axis=0)
 
 

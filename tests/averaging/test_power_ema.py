@@ -139,9 +139,10 @@ def test_states_of_several_seeds_are_those_of_each_seed():
 
 
 def test_refusals():
-  for lengths in ((0.1, 0.1), (0.1,)):
-    with pytest.raises(ValueError, match="lengths must be two different numbers"):
-      averaging.power_ema(lengths=lengths)
+  with pytest.raises(ValueError, match="lengths must be two different numbers"):
+    averaging.power_ema(lengths=(0.1, 0.1))
+  with pytest.raises(ValueError, match="lengths must be two numbers, low and high"):
+    averaging.power_ema(lengths=(0.1,))
   for length in (0.0, 0.3, float("nan")):
     with pytest.raises(ValueError, match="lengths must lie in"):
       averaging.power_ema(lengths=(0.1, length))
