@@ -258,8 +258,8 @@ _TABLE = {
       "test_the_isotropic_control_has_the_total_variance_of_the_samples",
     ),
     (
-      'fitted(by_factor[-1]["width"], variances, mask)',
-      'fitted(by_factor[-1]["width"], variances, mask | True)',
+      'fitted(intervals["width"], variances, mask)',
+      'fitted(intervals["width"], variances, mask | True)',
       "test_fits_leave_out_rounding_errors[variance_flatness]",
     ),
     (
