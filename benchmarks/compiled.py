@@ -3,9 +3,9 @@
     python benchmarks/compiled.py [NAME ...] [--vit] [--libtpu DIR]
 
 Nothing is run. `--libtpu` names the folder of `pip install --target DIR libtpu`, if it is not installed.
-MNIST and Multi30k lie in `$JAXREG_TEST_DATA`. The sizes of CIFAR and of photographs stand here or in their
-configs. A batch that 16 devices do not divide becomes the next larger one that they do. The records are
-`compiled_configs` and `compiled_vit`; with NAMEs, their rows alone are replaced.
+MNIST, Multi30k and the sets of UCI lie in `$JAXREG_TEST_DATA`. The sizes of CIFAR and of photographs stand
+here or in their configs. A batch that 16 devices do not divide becomes the next larger one that they do. The
+records are `compiled_configs` and `compiled_vit`; with NAMEs, their rows alone are replaced.
 """
 
 import argparse
@@ -143,9 +143,9 @@ def flags(name: str) -> list[str]:
   config, _ = load_file(str(CONFIGS / f"{name}.py"), CONFIGS)
   given = ["--topology", TOPOLOGY]
   data = os.environ.get("JAXREG_TEST_DATA", "data")
-  if config.data.name in ("idx", "parallel_text"):
-    folder = Path(config.data[config.data.name].path).name
-    given.append(f"--config.data.{config.data.name}.path={data}/{folder}")
+  source = config.data.name.rpartition(":")[2]
+  if source in ("idx", "parallel_text", "uci"):
+    given.append(f"--config.data.{source}.path={data}/{Path(config.data[source].path).name}")
   sizes = SIZES.get(config.data.tfds.name if config.data.name == "tfds" else name)
   if sizes:
     fields = ("input_shape", "num_classes", "num_examples")
