@@ -132,11 +132,13 @@ def _own_loss(cost: Array, gap: Array) -> Array:
 
 def _power(rate: Array, x: Array) -> Array:
   """Computes `(1 - exp(-rate x)) / rate`, which is `x` at a rate of 0."""
-  y = rate * x
+  endless = jnp.isinf(x) & (rate == 0)  # of an excluded class; 0 times infinity would be NaN
+  y = rate * jnp.where(endless, 0, x)
   # The derivative of `expm1` loses all digits far from 0, and a quotient loses them near it.
   near = y < 0.1
   small, large = jnp.where(near, y, 0), jnp.where(near, 1, rate)
-  return jnp.where(near, x * jnp.polyval(jnp.asarray(SERIES, x.dtype), -small), (1 - jnp.exp(-y)) / large)
+  series = jnp.where(endless, 1, jnp.polyval(jnp.asarray(SERIES, x.dtype), -small))
+  return jnp.where(near, x * series, (1 - jnp.exp(-y)) / large)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
