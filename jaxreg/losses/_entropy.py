@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option
-from jaxreg._divergence import kl_divergence
 from jaxreg._where import only_where
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
@@ -35,17 +32,37 @@ def entropy(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   References:
     Grandvalet and Bengio, `Semi-supervised Learning by Entropy Minimization`, 2004, section 2.
   """
-  logits = check_logits(logits, "logits")
+  return _entropy(check_logits(logits, "logits"))
+
+
+@jax.custom_jvp
+def _entropy(logits: Array) -> Array:
+  losses, probs = _losses_and_probs(logits)
+  return (probs * losses).sum(axis=-1)
+
+
+@_entropy.defjvp
+def _entropy_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+  """Computes the derivative `-p (log p + H)`, whose sum cancels near a uniform prediction."""
+  (logits,), (tangent,) = primals, tangents
+  value = _entropy(logits)
+  losses, probs = _losses_and_probs(logits)
+  gaps = logits - logits.mean(axis=-1, keepdims=True)
+  near = (jnp.abs(gaps) < 0.25).all(axis=-1, keepdims=True)
+  gaps = jnp.where(near, gaps, 0)
+  ratio = gaps - jnp.log1p(jnp.expm1(gaps).mean(axis=-1, keepdims=True))  # log(k p), for k classes
+  close = ratio - (probs * ratio).sum(axis=-1, keepdims=True)
+  excess = jnp.where(near, close, value[..., None] - losses)
+  return value, -(probs * excess * tangent).sum(axis=-1)
+
+
+def _losses_and_probs(logits: Array) -> tuple[Array, Array]:
+  """Computes the surprise and the probability of each class, both 0 for an excluded class: 0 log 0 is 0."""
   # log_softmax has no digits left for the most probable class of a nearly certain prediction.
   losses = cross_entropies(logits)
-  # 0 log 0 is 0.
-  losses = jnp.where(jnp.isneginf(logits), 0, losses)
-  far = (jnp.exp(-losses) * losses).sum(axis=-1)
-  # Near a uniform prediction the gradient of this sum cancels; the divergence from uniform keeps its digits.
-  near = (jnp.abs(logits - logits.mean(axis=-1, keepdims=True)) < 0.25).all(axis=-1)
-  logits = jnp.where(near[..., None], logits, 0)
-  gap = kl_divergence(logits, jnp.zeros_like(logits))
-  return jnp.where(near, math.log(logits.shape[-1]) - gap, far)
+  excluded = jnp.isneginf(logits)
+  losses = jnp.where(excluded, 0, losses)
+  return losses, jnp.where(excluded, 0, jnp.exp(-losses))
 
 
 @only_where()
