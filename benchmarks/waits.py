@@ -1,14 +1,20 @@
-"""What a user waits for outside of the step: eager calls, and the tracing and compilation of steps.
+"""What a user waits for outside of the step: eager calls, tracing and compilation, and whole commands.
 
     python benchmarks/waits.py [--rounds 2]
 
 An eager call is one of our functions beside the same of Optax, or beside the few lines of JAX that it
 replaces, on 128 examples. Tracing and compilation are those of the trainer's step, without oneDNN; of each
-row of `toolbox_digits`, the tracing.
+row of `toolbox_digits`, the tracing. A command runs twice in a process of its own: first without any compiled
+program, then with those that the first run kept.
 """
 
+import os
+import resource
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +43,7 @@ def main() -> None:
   eager(report, 3 if options.quick else 40)
   programs(report, rounds)
   regularizers(report, 2 if options.quick else len(toolbox_digits.TOOLBOX))
+  commands(report, 2 if options.quick else 100)
   report.close()
 
 
@@ -127,6 +134,47 @@ def regularizers(report: Report, number: int) -> None:
     seconds = parts(*arguments, compiles=False, clock=time.process_time)[0]
     first = first or seconds
     report.row(name, f"{seconds:.2f}", f"{seconds / first:.1f}", numbers=seconds)
+
+
+def commands(report: Report, epochs: int) -> None:
+  """Runs commands on scikit-learn's digits; the comparison has 6 rows with 5 seeds each."""
+  report.table("waits_commands", "command", "first, s", "first, CPU s", "again, s", "again, CPU s")
+  with tempfile.TemporaryDirectory() as folder:
+    run, compared = f"{folder}/run", f"{folder}/compared"
+    number = f"--config.epochs={epochs}"
+    lines = {
+      "train": ["--config", "configs/dropmax_digits.py", number, "--workdir", run],
+      "evaluate": ["evaluate", "--workdir", run],
+      "report": ["report", "--workdir", run],
+      "compare": ["compare", "--config", "configs/multilabel_digits.py", number, "--workdir", compared],
+    }
+    results = {"train": run, "report": f"{run}/report", "compare": compared}
+    for name, line in lines.items():
+      times: list[float] = []
+      for _ in range(2):
+        if name in results:
+          shutil.rmtree(results[name], ignore_errors=True)
+        times += timed(line, f"{folder}/cache_of_{name}")
+      report.row(name, *(f"{value:.1f}" for value in times), numbers=times)
+
+
+def timed(line: list[str], cache: str) -> tuple[float, float]:
+  """Runs a command with a folder for compiled programs; returns its seconds and those of the CPU."""
+
+  def used() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+  began, before = time.perf_counter(), used()
+  subprocess.run(
+    [sys.executable, "run.py", *line],
+    cwd=ROOT,
+    env={**os.environ, "XDG_CACHE_HOME": cache},
+    check=True,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+  return time.perf_counter() - began, used() - before
 
 
 def parts(

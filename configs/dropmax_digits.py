@@ -2,7 +2,7 @@
 
 Command: python run.py
 Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018; the data set and the network are ours.
-Ours: `compare_dropmax_digits`, in papers/dropmax. A quarter of a minute on 2 cores.
+Ours: `compare_dropmax_digits`, in papers/dropmax. Half a minute on 2 cores.
 """
 
 from jaxreg.train import Config, base_config

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract import compilations
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from test_number_options import compilations
 
 from jaxreg import _loops, constraints
 from jaxreg._loops import in_one_program

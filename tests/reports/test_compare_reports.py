@@ -103,8 +103,11 @@ def test_other_examples_are_no_pairs(folders, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_card_continues_after_an_interruption(folders, tmp_path, monkeypatch):
+def test_a_card_continues_after_an_interruption(folders, tmp_path, monkeypatch, request):
   """Ctrl-C in the second section leaves a page with the first; the same call then makes the others only."""
+  # A shell starts a program in the background with SIGINT ignored.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
   section = reports._report.OF_CLASSES["calibration"]
 
   def stop(model):
