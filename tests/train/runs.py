@@ -40,6 +40,7 @@ TINY = {
   "epochs": 6,
   "eval_batch_size": 48,  # 128 examples: the last batch is padded
   "log_every": 1,
+  "checkpoint.every": 1,
   "data.subset.limit": 128,
   "model.MLP.widths": (8,),
   "model.MLP.dropout_rate": 0.2,
