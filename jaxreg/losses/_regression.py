@@ -53,9 +53,10 @@ def gaussian_nll(
   log_vars = check_wide(log_vars, "log_vars", shape=outputs.shape)
   targets = check_wide(targets, "targets", shape=outputs.shape)
   check_option(beta, "beta", outputs.shape, low=0, high=1)
-  scaled = _scaled(targets - outputs, log_vars / 2)
-  loss = 0.5 * (math.log(2 * math.pi) + log_vars + jnp.square(scaled))
-  return jax.lax.stop_gradient(jnp.exp(jnp.asarray(beta, log_vars.dtype) * log_vars)) * loss
+  log_weight = jax.lax.stop_gradient(jnp.asarray(beta, log_vars.dtype) * log_vars)
+  # The weight is within the square, which could overflow without it.
+  scaled = _scaled(targets - outputs, (log_vars - log_weight) / 2)
+  return 0.5 * (jnp.exp(log_weight) * (math.log(2 * math.pi) + log_vars) + jnp.square(scaled))
 
 
 @only_where(end=None)

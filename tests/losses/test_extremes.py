@@ -70,6 +70,19 @@ def test_a_gaussian_of_any_width_at_its_mean(log_var):
   assert in_width == 0.5
 
 
+@pytest.mark.parametrize("log_var", [-300.0, -100.0, 0.0, 60.0])
+def test_a_weighted_gaussian_of_any_width(log_var):
+  """At an error of 1 and beta = 0.5: the weight exp(log_var / 2) is a constant for the gradient."""
+  function = lambda outputs, log_vars: losses.gaussian_nll(outputs, log_vars, jnp.ones(1), beta=0.5)
+  with np.errstate(over="ignore"):
+    square = np.float32(np.exp(-log_var / 2))  # weight times the squared error over the variance
+  weight = np.exp(log_var / 2)
+  value, (in_mean, in_width) = gradient(function, jnp.zeros(1), jnp.full(1, log_var))
+  np.testing.assert_allclose(value, 0.5 * (weight * (np.log(2 * np.pi) + log_var) + square), rtol=1e-5)
+  np.testing.assert_allclose(in_mean, -square, rtol=1e-5)
+  np.testing.assert_allclose(in_width, 0.5 * (weight - square), rtol=1e-5)
+
+
 @pytest.mark.parametrize("df", [1e-6, 1.0, 4.0, 1e5])
 def test_students_t_of_any_outlier_and_scale(df):
   df, error = float(np.float32(df)), np.repeat(np.float32([1e-10, 0.3, 10.0, 1e25]).astype(np.float64), 3)
