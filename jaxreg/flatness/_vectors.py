@@ -47,9 +47,15 @@ def laid_out(vector: Vector, shardings: tuple[NamedSharding, ...] | None) -> Vec
 
 def placed_like(vector: Vector, like: Vector) -> Vector:
   """Puts a vector where the parameters lie: each placement of arguments compiles a program again."""
-  if any(isinstance(x, Tracer) for x in (*vector, *like)):
-    return vector
-  return jax.device_put(vector, tuple(x.sharding for x in like))
+  return tuple(_put_like(x, y) for x, y in zip(vector, like, strict=True))
+
+
+def _put_like(x: Array, like: Array) -> Array:
+  traced = isinstance(x, Tracer) or isinstance(like, Tracer)
+  # Each `device_put` takes 20 microseconds, and most arrays are there.
+  if traced or not like.committed or (x.committed and x.sharding == like.sharding):
+    return x
+  return jax.device_put(x, like.sharding)
 
 
 def draw(function: Callable[..., Array], key: Key, like: Vector) -> Vector:
