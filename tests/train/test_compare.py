@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -35,6 +36,21 @@ def compared(tmp_path_factory, light_module):
 
 def read(folder, name="results.json"):
   return runs.table(folder / name)
+
+
+def test_a_remark_is_told_once_and_one_that_is_ignored_never(monkeypatch, tmp_path):
+  compare = importlib.import_module("jaxreg.train.jobs.compare")
+
+  def remark(config, workdir):
+    for text in ("about the data", "about the cache") * 2:
+      warnings.warn(text, stacklevel=1)
+
+  monkeypatch.setattr(compare, "_compare", remark)
+  with warnings.catch_warnings(record=True) as told:
+    warnings.resetwarnings()
+    warnings.filterwarnings("ignore", "about the cache")
+    compare.compare(runs.make_config(FIELDS), tmp_path)
+  assert [str(each.message) for each in told] == ["about the data"]
 
 
 @pytest.mark.thorough

@@ -43,7 +43,7 @@ def compare(config: Config, workdir: str | os.PathLike[str]) -> Table:
   seeds. A mistake in the rows or the grid raises a RunError before anything is trained; see also `train`.
   """
   with warnings.catch_warnings():
-    warnings.simplefilter("once")  # all runs have the same remarks on the same data
+    warnings.simplefilter("once", append=True)  # all runs have the same remarks on the same data
     return _compare(config, user_path(workdir, "--workdir"))
 
 
