@@ -232,9 +232,10 @@ def laplace(
 
   `H` is the Gauss-Newton matrix of the negative log-likelihood, which the parameters minimise together with
   :math:`\tfrac{\tau}{2} \|\theta\|^2`; for a mean of `n` losses with `a * penalties.l2(params, mask="*")`,
-  :math:`\tau = n a`. `dense` is exact, and takes `size**2` numbers. `kfac` and `ekfac` have a block for each
-  dense or convolutional layer, kernel and bias, by `flatness.kfac` without draws. All other parameters, such
-  as a normalisation's, together have one exact block.
+  :math:`\tau = n a`, or `n * a / noise_variance` if the losses are half the squared errors. `dense` is exact,
+  and takes `size**2` numbers. `kfac` and `ekfac` have a block for each dense or convolutional layer, kernel
+  and bias, by `flatness.kfac` without draws. All other parameters, such as a normalisation's, together have
+  one exact block.
 
   Args:
     apply_fn: `(params, batch, *, key) -> [n, classes]`, logits or means, called with `key=None`; nothing may
@@ -243,11 +244,14 @@ def laplace(
     batch: all training examples, along the leading axis of its leaves. Labels are not needed.
     likelihood: `categorical` of logits, or `normal` around the outputs.
     structure: how `H` is approximated.
-    noise_variance: of a `normal` likelihood: a scalar or `[classes]`, above 0.
+    noise_variance: of a `normal` likelihood: a scalar or `[classes]`, above 0. The mean square of the
+      training residuals is too small; divide their sum of squares by `n` less the number of parameters that
+      the data determine, `(values / (values + precision)).sum()` of a first posterior.
     mask: the parameters that are random, as in `flatness.subset`.
 
   Raises:
-    ValueError: if `kfac` and `ekfac` have no factor for more than 4096 parameters; it names them.
+    ValueError: if the outputs lack an axis, or if `kfac` and `ekfac` have no factor for more than 4096
+      parameters; it names them.
 
   Returns:
     A `Laplace`, with the methods `best_precision`, `log_evidence`, `linearized` and `sample`.
@@ -269,6 +273,9 @@ def laplace(
   check_choice(structure, "structure", STRUCTURES)
   number, params = num_examples(batch), jax.tree.map(wide, params)
   batch = jax.tree.map(wide, batch)
+  shape = jnp.shape(jax.eval_shape(functools.partial(apply_fn, key=None), params, batch))
+  if len(shape) < 2:
+    raise ValueError(f"apply_fn must return outputs of shape ({number}, outputs), got {shape}; add an axis")
   taken = _taken(params, mask)
   scaled, outer_fn = apply_fn, _categorical_loss
   if likelihood == "normal":

@@ -38,7 +38,8 @@ def linear(
 
   Args:
     loss: `([key,] logits, *labels) -> [examples]`, any loss of this module or your own that treats each
-      example alone; `functools.partial` sets its options.
+      example alone; `functools.partial` sets its options. An option that differs between examples is one of
+      `labels`: `lambda z, y, s: label_smoothing(z, y, smoothing=s)`.
     features: `h`, `[..., features]`, floating; or a tuple, one for each kernel.
     kernel: `W`, `[features, classes]`; a tuple gives the loss one array of logits per kernel: three for
       `dropmax`, or the student's and the teacher's for `distillation`.

@@ -235,7 +235,9 @@ def compose(
 
   The weights of the examples are `batch["weights"]` `[batch]`. An example whose `batch["where"]` `[batch]` is
   false has weight 0. Without both, all examples have the same weight. An example of weight 0 needs no label,
-  and its inputs may be NaN: `loss_fn` sees 0 for its label, and for NaN and infinity in its entries.
+  and its inputs may be NaN: `loss_fn` sees 0 for its label, and for NaN and infinity in its entries. Weights
+  and `where` may have the shape of the loss instead, as `[batch, length]` for tokens. An entry whose leading
+  axis is as long as the batch is one of examples; constants, such as a mask of classes, belong to `loss_fn`.
 
   On several devices, average the gradients: a sum would count a penalty once per device. If the devices'
   weights differ, weight the average by the counts in the metrics. `jax.shard_map` already sums the gradients

@@ -198,6 +198,11 @@ def test_numbers_of_laplace_torch(x64, case):
 def test_refusals():
   with pytest.raises(ValueError, match=r"^precision must lie in \(0, inf"):
     fit("diagonal").log_evidence(0.0)
+  without_axis = lambda params, x, *, key: (x @ params["kernel"])[:, 0]
+  for structure in ("kfac", "ekfac", "diagonal", "dense"):
+    options = {"likelihood": "normal", "structure": structure}
+    with pytest.raises(ValueError, match=r"shape \(40, outputs\), got \(40,\); add an axis"):
+      ensembles.laplace(without_axis, {"kernel": jnp.ones((3, 1))}, jnp.ones((40, 3)), **options)
 
 
 def test_the_prediction_is_nearly_the_integral_over_a_gaussian():
