@@ -1,15 +1,19 @@
 """The spectrum of a small language model: eigenvalues, the trace of each layer, and both on two devices.
 
-    NPROC=32 python benchmarks/language_model.py --workdir runs/language_model [--data data/multi30k]
+    NPROC=32 python benchmarks/language_model.py --workdir runs/language_model --data DIR
 
-A decoder of 31.7 million parameters learns the sentences of Multi30k in English and German, with the 32 000
-tokens of their byte-pair encoding. Then `flatness.Curvature` analyses the Hessian of its loss on 512 tokens.
-Each stage is a process of its own, so that its memory and CPU time are its own, and leaves its results in
-`--workdir`. After an interruption the same command goes on with the stage that was stopped, and the training
-with its last checkpoint. The stages `..._2` run on two simulated devices, with each parameter split in halves
-along its last axis. The script writes the record `language_model` and its figure.
+A decoder of 32.7 million parameters learns WikiText-2, with all of its 33 278 words. DIR has the text, as
+`wt2.train.txt.gz` and `wt2.valid.txt.gz`. Then `flatness.Curvature` analyses the Hessian of its loss on 512
+tokens. Each stage is a process of its own, so that its memory and CPU time are its own, and leaves its
+results in `--workdir`. After an interruption the same command goes on with the stage that was stopped, and
+the training with its last checkpoint. The stages `..._2` run on two simulated devices, with each parameter
+split in halves along its last axis. The last stage runs nothing: it compiles products for a network of
+GPT-2's size. The script writes the record `language_model` and its figure.
 """
 
+import collections
+import functools
+import gzip
 import json
 import os
 import resource
@@ -38,10 +42,9 @@ from jaxreg._figures import WIDTH, new_figure, tidy  # noqa: E402
 from jaxreg.flatness import _streamed, _vectors  # noqa: E402
 from jaxreg.flatness._eigen import SpectralDensity  # noqa: E402
 from jaxreg.models._transformer import _Attention, _FeedForward, _positional_encoding  # noqa: E402
-from jaxreg.train.data.text import PAD, parallel_text  # noqa: E402
 
 SIZES = {
-  "vocabulary": 32000,
+  "vocabulary": 33278,
   "width": 384,
   "layers": 4,
   "length": 64,
@@ -55,10 +58,11 @@ SIZES = {
   "probes": 16,
   "starts": 2,
   "nodes": 12,
+  "large": (50257, 768, 12, 1024, 8),  # vocabulary, width, layers, length and sequences of the last stage
 }
 QUICK = {"vocabulary": 400, "width": 16, "layers": 1, "length": 8, "sequences": 4, "steps": 6, "save": 2}
-QUICK |= {"products": 12, "vectors": 14, "probes": 4, "nodes": 4}
-STAGES = ("training", "eigenpairs", "traces", "eigenpairs_2", "traces_2", "density")
+QUICK |= {"products": 12, "vectors": 14, "probes": 4, "nodes": 4, "large": (400, 16, 1, 8, 4)}
+STAGES = ("training", "eigenpairs", "traces", "eigenpairs_2", "traces_2", "density", "larger")
 PAIRS = 5
 
 
@@ -111,13 +115,15 @@ class Study:
     """The training and validation text as two long lines of tokens; read once."""
     file = self.workdir / "tokens.npz"
     if not file.is_file():
-      text = parallel_text(path=str(self.data), vocab_size=self.sizes["vocabulary"])
-      lines = {name: getattr(text, name).inputs for name in ("train", "val")}
-      rng = np.random.default_rng(0)
-      lines["train"] = rng.permutation(lines["train"])
-      np.savez(file, size=text.num_classes, **{name: rows[rows != PAD] for name, rows in lines.items()})
+      words = {}
+      for name in ("train", "valid"):
+        with gzip.open(self.data / f"wt2.{name}.txt.gz", "rt", encoding="utf-8") as text:
+          words[name] = text.read().replace("\n", " <eos> ").split()
+      ranks = {word: rank for rank, (word, _) in enumerate(collections.Counter(words["train"]).most_common())}
+      last = self.sizes["vocabulary"] - 1  # a smaller vocabulary has one token for all rarer words
+      np.savez(file, **{name: [min(ranks[word], last) for word in text] for name, text in words.items()})
     with np.load(file) as found:
-      return dict(found)
+      return {name: found[name].astype(np.int32) for name in found}
 
   def batch(self, stream, number, batch):
     """Sequences of the stream, each with the tokens that follow."""
@@ -147,7 +153,7 @@ class Study:
   def training(self):
     """Trains from the last checkpoint on; the parameters are left in `params.msgpack`."""
     stream, optimizer = self.tokens(), self.optimizer()
-    assert stream["size"] == self.sizes["vocabulary"]
+    assert stream["train"].max() == self.sizes["vocabulary"] - 1
     file = self.workdir / "checkpoint.msgpack"
     params = self.init()
     state = {"step": 0, "cpu": 0.0, "params": params, "optimizer": optimizer.init(params)}
@@ -171,12 +177,11 @@ class Study:
         print(f"step {number + 1}: loss {loss:.3f}, {state['cpu']:.0f} CPU s", flush=True)
     loss = jax.jit(lambda params, batch: self.loss_fn(params, batch, key=None))
     sequences = self.sizes["sequences"]
-    val = [loss(state["params"], self.batch(stream["val"], number, sequences)) for number in range(8)]
+    val = [loss(state["params"], self.batch(stream["valid"], number, sequences)) for number in range(8)]
     counts = np.bincount(stream["train"], minlength=self.sizes["vocabulary"])
     write(self.workdir / "params.msgpack", serialization.to_bytes(state["params"]))
     return {
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-      "used": int((counts > 0).sum()),
       "tokens": int(counts.sum()),
       "unigram": float(special.entr(counts / counts.sum()).sum()),
       "val": float(np.mean(val)),
@@ -241,6 +246,43 @@ class Study:
     found = self.curvature().density(key=jax.random.key(4), **options)
     return {name: getattr(found, name).tolist() for name in found._fields}
 
+  def larger(self):
+    """GiB that products with the matrices of a larger network need, as compiled for this machine."""
+    vocabulary, width, layers, length, sequences = self.sizes["large"]
+    large = Study(self.sizes | {"vocabulary": vocabulary, "width": width, "length": length}, None, None)
+    large.net = Decoder(vocabulary, width, layers)
+    params = jax.eval_shape(large.init)
+
+    def logits(params, batch, *, key):
+      hidden = {name: leaf for name, leaf in params.items() if name != "output"}
+      return large.net.apply({"params": hidden}, batch["inputs"]) @ params["output"]["kernel"]
+
+    def outer(outputs, batch):
+      return losses.softmax_cross_entropy(outputs, batch["labels"]).mean()
+
+    def gauss_newton(params, batch, vector):
+      return flatness.gauss_newton(logits, outer, params, batch)(vector)
+
+    def hessian(loss_fn, params, batch, vector):
+      return flatness.hvp(loss_fn, params, batch)(vector)
+
+    plain = lambda params, batch, *, key: outer(logits(params, batch, key=key), batch)
+    products = {
+      "Gauss-Newton": (gauss_newton, sequences),
+      "Gauss-Newton, a sequence": (gauss_newton, 1),
+      "Hessian": (functools.partial(hessian, plain), sequences),
+      "Hessian, losses.linear": (functools.partial(hessian, large.loss_fn), sequences),
+      "Hessian, losses.linear, a sequence": (functools.partial(hessian, large.loss_fn), 1),
+    }
+    found = {"parameters": sum(leaf.size for leaf in jax.tree.leaves(params))}
+    vector = jax.ShapeDtypeStruct((found["parameters"],), jnp.float32)
+    for name, (product, number) in products.items():
+      batch = {each: jax.ShapeDtypeStruct((number, length), jnp.int32) for each in ("inputs", "labels")}
+      sizes = jax.jit(product).lower(params, batch, vector).compile().memory_analysis()
+      found[name] = sizes.temp_size_in_bytes / 2**30
+      print(f"{name}: {found[name]:.2f} GiB", flush=True)
+    return found
+
   def memory(self, curvature):
     """MiB on each device that the compiled product needs."""
     streamed = curvature._by_parameter(shared=False)
@@ -287,7 +329,6 @@ def recorded(results):
   training = results["training"]
   record.add("decoder", "parameters, million", training["parameters"] / 1e6, 1)
   record.add("decoder", "tokens of text", training["tokens"], 0)
-  record.add("decoder", "tokens that occur", training["used"], 0)
   record.add("decoder", "loss of the Hessian's tokens", training["train"], 2)
   record.add("decoder", "loss of validation tokens", training["val"], 2)
   record.add("decoder", "entropy of the words' frequencies", training["unigram"], 2)
@@ -296,6 +337,10 @@ def recorded(results):
     record.add(stage, "peak, GiB", found["peak"], 2)
   record.add("all stages", "CPU minutes", sum(found["cpu"] for found in results.values()) / 60, 1)
   record.add("all stages", "peak, GiB", max(found["peak"] for found in results.values()), 2)
+  for product, size in results["larger"].items():
+    if product not in ("cpu", "peak", "parameters"):
+      record.add(product, "temporaries, GiB", size, 1)
+  record.add("larger decoder", "parameters, million", results["larger"]["parameters"] / 1e6, 1)
   whole, halves = results["eigenpairs"], results["eigenpairs_2"]
   for number in range(PAIRS):
     row, share = f"eigenvalue {number + 1}", whole["shares"][number]
@@ -367,7 +412,7 @@ def figure(results):
 def main():
   parser = flags(__doc__, rounds=1)
   parser.add_argument("--workdir", type=Path, default=Path("runs/language_model"))
-  parser.add_argument("--data", type=Path, default=ROOT / "data/multi30k")
+  parser.add_argument("--data", type=Path, required=True, help="folder of the text")
   parser.add_argument("--stage", choices=STAGES, help="this stage alone, in this process")
   options = parser.parse_args()
   sizes = SIZES | (QUICK if options.quick else {})
@@ -385,7 +430,7 @@ def main():
   record = recorded(results)
   figure(results).savefig(options.workdir / "language_model.png", dpi=120)
   if not options.quick:
-    record.write("language_model", "NPROC=32 python benchmarks/language_model.py")
+    record.write("language_model", "NPROC=32 python benchmarks/language_model.py --data DIR")
     shutil.copy(options.workdir / "language_model.png", ROOT / "docs/figures")
 
 
