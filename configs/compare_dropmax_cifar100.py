@@ -6,8 +6,8 @@ DropMax 29.87 %, with a network that it does not state); appendix C but for the 
 clipping.
 
 ResNet-8, 15 epochs with the drops of the rate at the appendix's fractions of the run; three seeds, an hour
-each row on one core. The third row is ours: with 100 classes the KL and entropy terms, sums over the classes,
-outweigh the likelihood; it takes their means.
+each row on one core. The third row is ours: with 100 classes the entropy and the auxiliary loss, sums over
+the classes, outweigh the likelihood; it takes their means.
 """
 
 from configs.compare_dropmax_cifar10 import get_config as compare_dropmax_cifar10
