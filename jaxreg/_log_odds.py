@@ -5,6 +5,8 @@ import jax.numpy as jnp
 
 from jaxreg.typing import Array
 
+NEARLY_CERTAIN = -0.01  # a largest log-probability; below it, 1 minus the probability keeps its digits
+
 
 def others_log_probs(log_probs: Array) -> Array:
   """Computes the log-probability of all classes except the first of the largest, `[..., 1]`.
@@ -18,7 +20,11 @@ def others_log_probs(log_probs: Array) -> Array:
 def error_log_odds(log_probs: Array) -> Array:
   """Computes the log-odds `[...]` that the most probable class is wrong, from `[..., classes]`.
 
-  They order examples as `calibration.least_confidence` does. For two classes they are minus the absolute
-  difference of the logits, so they neither underflow nor tie where probabilities saturate.
+  They order examples as `calibration.least_confidence` does. Predictions with equal largest probabilities
+  tie, unless they are nearly certain: then the other classes decide, which still have digits where the
+  largest probability rounds to 1.
   """
-  return others_log_probs(log_probs)[..., 0] - log_probs.max(axis=-1)
+  top = log_probs.max(axis=-1)
+  sure = top > NEARLY_CERTAIN
+  odds = jnp.log(-jnp.expm1(jnp.where(sure, -1, top))) - top
+  return jnp.where(sure, others_log_probs(log_probs)[..., 0] - top, odds)

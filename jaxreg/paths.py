@@ -121,19 +121,27 @@ def kernels_only(params: Any) -> Any:
   """Returns the usual mask of weight decay: kernels and embeddings, no biases or normalisation scales.
 
   It selects leaves named `kernel` or `embedding`. It also selects leaves named `weight`, `weight_ih` or
-  `weight_hh`, as in Equinox and PyTorch, if they have two axes or more; with one axis they are scales.
+  `weight_hh`, as in Equinox and PyTorch, if they have two axes or more; with one axis they are scales. The
+  axis of layers below `stacked` does not count.
 
   Example:
     >>> kernels_only({"Dense_0": {"kernel": 1.0, "bias": 2.0}})
     {'Dense_0': {'bias': False, 'kernel': True}}
   """
-
   leaves, tree = jax.tree.flatten(params)
-  lasts = map(last_name, leaf_names(params))
-  return tree.unflatten(
-    last in ("kernel", "embedding") or (last in UNITS_FIRST and np.ndim(leaf) > 1)
-    for last, leaf in zip(lasts, leaves, strict=True)
-  )
+
+  def is_kernel(name: str, leaf: Any) -> bool:
+    last = last_name(name)
+    return last in ("kernel", "embedding") or (
+      last in UNITS_FIRST and np.ndim(leaf) - is_below_stacked(name) > 1
+    )
+
+  return tree.unflatten(map(is_kernel, leaf_names(params), leaves))
+
+
+def is_below_stacked(name: str) -> bool:
+  """Tells whether the first axis of a leaf counts layers."""
+  return "stacked" in name.split("/")[:-1]
 
 
 def chosen(params: Any, mask: Mask, *, default: Mask = kernels_only) -> list[bool]:

@@ -282,3 +282,10 @@ def test_no_branches_leaves_prior_and_residual_out():
 def test_masks_of_abstract_trees():
   abstract = jax.eval_shape(lambda: jax.tree.map(jnp.float32, TREE))
   assert chosen(paths.kernels_only(abstract)) == chosen(paths.kernels_only(TREE))
+
+
+def test_scales_of_stacked_layers_are_no_kernels():
+  stacked = {"norm": {"weight": jnp.ones((3, 5))}, "linear": {"weight": jnp.ones((3, 5, 4))}}
+  mask = paths.kernels_only({"stacked": stacked, "norm": {"weight": jnp.ones(5)}})
+  assert mask["stacked"] == {"norm": {"weight": False}, "linear": {"weight": True}}
+  assert mask["norm"] == {"weight": False}

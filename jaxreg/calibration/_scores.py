@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_log_probs, check_logits, check_option, check_wide, known_values, per_class
-from jaxreg._log_odds import error_log_odds, others_log_probs
+from jaxreg._log_odds import NEARLY_CERTAIN, error_log_odds, others_log_probs
 from jaxreg._sharding import gathered, placed_like
 from jaxreg._where import check_where, only_where
 from jaxreg.calibration._weights import ceil_of, predictions
@@ -42,9 +42,9 @@ def least_confidence(log_probs: ArrayLike, *, where: ArrayLike | None = None) ->
     Hendrycks and Gimpel, `A Baseline for Detecting Misclassified and Out-of-Distribution Examples`, 2017.
   """
   log_probs = check_log_probs(log_probs, "log_probs")
-  # 1 - exp loses the digits of a nearly certain prediction. Both forms keep digits; `others` keeps all.
-  others = jnp.exp(others_log_probs(log_probs)[..., 0])
-  return jnp.where((others > 0) & (others < 0.5), others, -jnp.expm1(log_probs.max(axis=-1)))
+  # 1 - exp loses the digits of a nearly certain prediction; the sum of the others would part ties elsewhere.
+  others, top = jnp.exp(others_log_probs(log_probs)[..., 0]), log_probs.max(axis=-1)
+  return jnp.where((others > 0) & (top > NEARLY_CERTAIN), others, -jnp.expm1(top))
 
 
 @only_where()

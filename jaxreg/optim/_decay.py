@@ -58,7 +58,9 @@ def decay(
   sphere, and moves as `inner` says. `docs/guides/decay.md` has the norm that each kind leads to.
 
   Args:
-    inner: the optimizer, without decay of its own. `coupled` decay changes the gradient that it gets.
+    inner: the optimizer, without decay of its own. `coupled` decay changes the gradient that it gets, so it
+      goes inside an optimizer that needs `grad_fn`: `sam(decay(...))`. All kinds go inside
+      `optax.MultiSteps`, or the weights decay with every part.
     learning_rate: `eta`, the learning rate of `inner`: a number or an Optax schedule. `coupled` and
       `independent` do not use it.
     rate: `lambda`, a number of at least 0 or a schedule.
@@ -125,6 +127,8 @@ def decay(
 
     if kind == "coupled":
       updates = _on_selected(coupled, mask, updates, params)
+      if "grad_fn" in extra_args:
+        extra_args["grad_fn"] = _without_decay
     new, inner_state = tx.update(updates, state.inner, params, **extra_args)
     if kind == "fixed_norm":
       new = _on_selected(on_sphere, mask, new, params, state.radius)
@@ -134,6 +138,13 @@ def decay(
     return new, DecayState(count, state.radius, inner_state)
 
   return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _without_decay(params: Params) -> Any:
+  """Takes the place of `grad_fn`, whose gradient would lack coupled decay, for those that call it."""
+  raise ArgumentError(
+    "kind", "must not be coupled around an optimizer that needs grad_fn; give sam(decay(...))"
+  )
 
 
 def _at(value: optax.ScalarOrSchedule, count: Array) -> ArrayLike:

@@ -3,11 +3,12 @@
 import functools
 import math
 
+import jax
 import jax.numpy as jnp
 
 from jaxreg._leaves import selected, total, unit_axes
 from jaxreg._sharding import partitioned
-from jaxreg.paths import kernels_only
+from jaxreg.paths import is_below_stacked, kernels_only
 from jaxreg.typing import Array, Mask, Params
 
 
@@ -21,7 +22,7 @@ def orthogonality(
 
   Here `m` units have `n` incoming weights each; kernels with more axes are flattened to such a matrix. The
   two forms differ by the constant `|n - m|`. So the smaller one is 0 for every matrix with orthonormal
-  columns or rows, and it is cheaper.
+  columns or rows, and it is cheaper. Below `stacked` each layer has its own matrix.
 
   Args:
     params, mask: as in `l2`.
@@ -49,7 +50,13 @@ def orthogonality(
     gram = jnp.matmul(matrix.T, matrix, precision="highest")
     return jnp.square(gram - jnp.eye(gram.shape[0], dtype=gram.dtype)).sum()
 
-  leaves = ((w, unit_axes(name, w, axis)) for name, w in selected(params, mask))
-  return total(
-    partitioned(functools.partial(leaf_penalty, axes=axes), w, kept=slice(0)) for w, axes in leaves
-  )
+  def layers_penalty(w: Array, axes: tuple[int, ...]) -> Array:
+    of_layer = functools.partial(leaf_penalty, axes=tuple(axis - 1 for axis in axes))
+    return jax.vmap(of_layer)(w).sum()
+
+  def penalty_of(name: str, w: Array) -> Array:
+    axes = unit_axes(name, w, axis)
+    penalty = layers_penalty if is_below_stacked(name) and 0 not in axes else leaf_penalty
+    return partitioned(functools.partial(penalty, axes=axes), w, kept=slice(0))
+
+  return total(penalty_of(name, w) for name, w in selected(params, mask))

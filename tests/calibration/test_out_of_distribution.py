@@ -57,3 +57,14 @@ def test_nan_and_nothing_are_told():
     assert jnp.isnan(rate(broken, scores))
     with pytest.raises(ValueError, match="other_scores must have at least one"):
       rate(scores, jnp.zeros(0))
+
+
+def test_equal_confidences_tie_whatever_the_other_classes_have():
+  votes = np.float32([[3, 1, 1, 0], [3, 2, 0, 0]]) / 5
+  with np.errstate(divide="ignore"):
+    log_probs = jnp.asarray(np.log(votes))
+  doubt = calibration.least_confidence(log_probs)
+  assert doubt[0] == doubt[1]
+  # One of the two is wrong, and neither is the surer one.
+  for labels in ([0, 1], [1, 0]):
+    assert calibration.risk_coverage(log_probs, jnp.array(labels)).augrc == 0.25

@@ -223,3 +223,20 @@ def test_a_fixed_norm_in_nnx_with_split_parameters(blocks):
     assert net.kernel[...].sharding.spec[0] == "model"
     assert np.abs(after - before).max() > 0.01
     np.testing.assert_allclose(np.linalg.norm(after, axis=axis), np.linalg.norm(before, axis=axis), rtol=1e-5)
+
+
+def test_coupled_decay_goes_inside_an_optimizer_that_takes_a_second_gradient():
+  w = {"kernel": jnp.array([2.0, -1.0])}
+  grad_fn = lambda w: {"kernel": jnp.array([1.0, 4.0]) * w["kernel"]}
+  options = {"rate": 1.0, "kind": "coupled"}
+  outside = optim.decay(optim.sam(optax.sgd(0.1), rho=0.5), 0.1, **options)
+  with pytest.raises(ValueError, match=r"^kind must not be coupled around an optimizer"):
+    outside.update(grad_fn(w), outside.init(w), w, grad_fn=grad_fn)
+  inside = optim.sam(optim.decay(optax.sgd(0.1), 0.1, **options), rho=0.5)
+  updates, _ = inside.update(grad_fn(w), inside.init(w), w, grad_fn=grad_fn)
+  kernel, curvature = np.array([2.0, -1.0]), np.array([1.0, 4.0])
+  moved = kernel + 0.5 * curvature * kernel / np.linalg.norm(curvature * kernel)
+  np.testing.assert_allclose(updates["kernel"], -0.1 * (curvature * moved + kernel), rtol=1e-6)
+  plain = optim.decay(optax.sgd(0.1), 0.1, **options)  # does not call grad_fn
+  updates, _ = plain.update(grad_fn(w), plain.init(w), w, grad_fn=grad_fn)
+  np.testing.assert_allclose(updates["kernel"], -0.1 * (curvature * kernel + kernel), rtol=1e-6)

@@ -176,3 +176,11 @@ def test_learned_dropout_finds_the_leaves_of_an_nnx_state():
   assert "Dense_0/log_alpha" in paths.leaf_names(state)
   want = 2 * noise.variational_dropout_kl(0.0) + noise.concrete_dropout_kl(layer["kernel"], rate_logit=1.0)
   np.testing.assert_allclose(penalties.learned_dropout(state), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "axis"), [("kernel", None), ("weight", None), ("kernel", 1)])
+def test_orthogonality_of_stacked_layers_is_the_sum_over_layers(name, axis):
+  layers = np.random.default_rng(0).normal(size=(3, 4, 5))
+  want = sum(float(np.square(w @ w.T - np.eye(4)).sum()) for w in layers)
+  got = penalties.orthogonality({"stacked": {"hidden": {name: jnp.asarray(layers)}}}, axis=axis)
+  np.testing.assert_allclose(got, want, rtol=1e-5)
