@@ -50,7 +50,7 @@ SIZES = {
   "length": 64,
   "sequences": 8,  # of the Hessian
   "batch": 4,  # sequences of a training step
-  "steps": 300,
+  "steps": 800,
   "save": 50,  # steps between two checkpoints
   "rate": 1.5e-3,
   "products": 30,  # for the eigenpairs
@@ -401,7 +401,8 @@ def figure(results):
   right.barh(places, traces, xerr=2 * errors, color="C1", height=0.7, error_kw={"linewidth": 1})
   right.axvline(0, color="black", linewidth=0.6)
   right.set_xscale("symlog", linthresh=1)
-  right.set_xticks([-1, 0, 1, 10, 100], ["-1", "0", "1", "10", "100"])
+  ticks = [-100, -1, 0, 1, 10, 100]
+  right.set_xticks(ticks, map(str, ticks))
   right.set(xlabel="trace, with 2 standard errors")
   right.set_yticks(places, [name.replace("_", " ") for name in names], fontsize="x-small")
   right.invert_yaxis()
