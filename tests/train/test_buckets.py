@@ -1,9 +1,11 @@
 """Runs in a bucket are the runs of a disk, bit by bit, whatever becomes of the network or of a process."""
 
+import gc
 import json
 import math
 import re
 import signal
+import sys
 import threading
 import time
 import urllib.parse
@@ -22,6 +24,7 @@ from jaxreg._atomic_files import files_below, move_folder, remove, write_json
 from jaxreg.train.errors import NothingToSave, RunError
 from jaxreg.train.run import lock, manifest, metrics_file
 from jaxreg.train.run.interrupt import Interrupted
+from jaxreg.train.run.trackers import Place, Trackers, find_trackers
 from jaxreg.train.sealed_tables import run_token
 from jaxreg.train.staged import staged
 from jaxreg.train.user_paths import user_path
@@ -356,6 +359,21 @@ def test_data_of_a_bucket_are_copied_once_with_their_checksums(bucket, tmp_path,
   }
   with pytest.raises(RunError, match=r"^data\.npz\.path: got .*, where the bucket has nothing$"):
     runs.read_source("npz", path=f"{bucket}/nothing")
+
+
+def test_events_are_written_once(bucket, monkeypatch):
+  ignored = []
+  monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+  place = Place(epath.Path(f"{bucket}/events"), {}, 0, pytest.fail)
+  with Trackers(find_trackers(("tensorboard",)), place) as track:
+    track(1, {"train/loss": 2.0})
+  (file,) = (place.workdir / "tensorboard").iterdir()
+  assert b"train/loss" in file.read_bytes()
+  file.unlink()
+  del track
+  gc.collect()  # tensorboardX's own writer for buckets would upload the file again
+  assert not file.exists()
+  assert not ignored
 
 
 def test_what_an_earlier_try_did_is_not_an_error(network):

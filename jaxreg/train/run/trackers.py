@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from etils.epath import Path
 
-from jaxreg._atomic_files import absolute, in_bucket
+from jaxreg._atomic_files import absolute, in_bucket, write_bytes
 from jaxreg._extras import install
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.entries import Options, parameters, shown
@@ -54,7 +54,9 @@ class Place(NamedTuple):
 def tensorboard(place: Place) -> Iterator[Tracker]:
   """Writes event files in `workdir/tensorboard`, which hide earlier files' events after `start`.
 
-  A bucket cannot append: there, each flush ends a file, and the next events begin another one.
+  A bucket cannot append: there, each flush ends a file, and the next events begin another one. It is written
+  in a temporary folder first: tensorboardX's own writer for buckets uploads a file again when it is
+  collected, and waits two minutes for a bucket that is gone.
   """
   from tensorboardX.record_writer import RecordWriter
   from tensorboardX.summary import scalar
@@ -62,15 +64,16 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
   event = importlib.import_module("tensorboardX.proto.event_pb2")  # a type checker knows no class of it
   summary = importlib.import_module("tensorboardX.proto.summary_pb2")
   folder, files = place.workdir / "tensorboard", 0
+  bucket = in_bucket(folder)
 
-  def opened(start: int) -> tuple[Path, RecordWriter]:
+  def opened(start: int, scratch: str | None) -> tuple[Path, RecordWriter]:
     nonlocal files
-    if not in_bucket(folder):
+    if not bucket:
       folder.mkdir(exist_ok=True)  # without parents: the work directory may have been removed
     # TensorBoard reads the files of a folder in the order of their names.
     path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{files:06d}"
     files += 1
-    writer = RecordWriter(str(path))
+    writer = RecordWriter(str(path) if scratch is None else os.path.join(scratch, path.name))
     add(writer, file_version="brain.Event:2")
     add(writer, step=start + 1, session_log=event.SessionLog(status=event.SessionLog.START))
     return path, writer
@@ -78,36 +81,42 @@ def tensorboard(place: Place) -> Iterator[Tracker]:
   def add(writer: RecordWriter, **content: object) -> None:
     writer.write(event.Event(wall_time=time.time(), **content).SerializeToString())
 
-  path, writer = opened(place.start)
-  flushed, last = time.monotonic(), place.start
-
-  def track(step: int, metrics: Mapping[str, float], figures: Mapping[str, Path]) -> None:
-    nonlocal path, writer, flushed, last
-    if not in_bucket(path) and not path.is_file():
-      place.say(
-        f"warning: {folder} was removed under this run: records up to step {last} are lost, and a new file "
-        "has the next ones"
-      )
-      writer.close()
-      path, writer = opened(last)
-    for name, value in metrics.items():
-      add(writer, step=step, summary=scalar(name, value))
-    for name, file in figures.items():
-      image = summary.Summary.Image(encoded_image_string=file.read_bytes())
-      add(writer, step=step, summary=summary.Summary(value=[summary.Summary.Value(tag=name, image=image)]))
-    last = step
-    if time.monotonic() > flushed + FLUSH_SECONDS:
-      flushed = time.monotonic()
-      if in_bucket(path):
-        writer.close()
-        path, writer = opened(last)
-      else:
-        writer.flush()
-
-  try:
-    yield track
-  finally:
+  def finish(path: Path, writer: RecordWriter, scratch: str | None) -> None:
     writer.close()
+    if scratch is not None:
+      write_bytes(path, Path(scratch, path.name).read_bytes())
+
+  with tempfile.TemporaryDirectory() if bucket else contextlib.nullcontext() as scratch:
+    path, writer = opened(place.start, scratch)
+    flushed, last = time.monotonic(), place.start
+
+    def track(step: int, metrics: Mapping[str, float], figures: Mapping[str, Path]) -> None:
+      nonlocal path, writer, flushed, last
+      if not bucket and not path.is_file():
+        place.say(
+          f"warning: {folder} was removed under this run: records up to step {last} are lost, and a new file "
+          "has the next ones"
+        )
+        writer.close()
+        path, writer = opened(last, scratch)
+      for name, value in metrics.items():
+        add(writer, step=step, summary=scalar(name, value))
+      for name, file in figures.items():
+        image = summary.Summary.Image(encoded_image_string=file.read_bytes())
+        add(writer, step=step, summary=summary.Summary(value=[summary.Summary.Value(tag=name, image=image)]))
+      last = step
+      if time.monotonic() > flushed + FLUSH_SECONDS:
+        flushed = time.monotonic()
+        if bucket:
+          finish(path, writer, scratch)
+          path, writer = opened(last, scratch)
+        else:
+          writer.flush()
+
+    try:
+      yield track
+    finally:
+      finish(path, writer, scratch)
 
 
 @contextlib.contextmanager
