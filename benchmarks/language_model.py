@@ -2,7 +2,7 @@
 
     NPROC=32 python benchmarks/language_model.py --workdir runs/language_model --data DIR
 
-A decoder of 32.7 million parameters learns WikiText-2, with all of its 33 278 words. DIR has the text, as
+A decoder of 32.6 million parameters learns WikiText-2, with all of its 33 278 words. DIR has the text, as
 `wt2.train.txt.gz` and `wt2.valid.txt.gz`. Then `flatness.Curvature` analyses the Hessian of its loss on 512
 tokens. Each stage is a process of its own, so that its memory and CPU time are its own, and leaves its
 results in `--workdir`. After an interruption the same command goes on with the stage that was stopped, and

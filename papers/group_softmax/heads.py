@@ -58,7 +58,7 @@ def read(folder: Path) -> dict[str, Examples]:
 
 
 def subset(key: Any, examples: Examples, per_class: int) -> Examples:
-  """Draws as many examples of each class."""
+  """Draws `per_class` examples of each class, without replacement."""
   order = jax.random.permutation(key, len(examples.labels))
   by_class = order[jnp.argsort(examples.labels[order], stable=True)].reshape(100, -1)
   chosen = by_class[:, :per_class].ravel()
