@@ -150,8 +150,8 @@ def flags(name: str) -> list[str]:
   if sizes:
     fields = ("input_shape", "num_classes", "num_examples")
     given += [f"--config.compile.{field}={value}" for field, value in zip(fields, sizes, strict=True)]
-  if rest := config.batch_size % DEVICES:
-    given.append(f"--config.batch_size={config.batch_size + DEVICES - rest}")
+  if rest := config.batch_size % (parts := DEVICES * config.accumulate):
+    given.append(f"--config.batch_size={config.batch_size + parts - rest}")
   return given
 
 

@@ -10,7 +10,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._by_chunks import by_chunks
-from jaxreg._checks import check_array, check_count, check_floating, check_key, check_labels, check_wide
+from jaxreg._checks import (
+  check_array,
+  check_count,
+  check_floating,
+  check_function,
+  check_key,
+  check_labels,
+  check_wide,
+)
 from jaxreg._sharding import partitioned
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.typing import Array, Key
@@ -86,6 +94,9 @@ def linear(
     biases = tuple(check_wide(b, "bias", shape=w.shape[1:]) for b, w in zip(raw_biases, kernels, strict=True))
   if key is not None:
     check_key(key)
+  takes = ["key"] * (key is not None) + ["logits"] * len(kernels) + ["labels"] * len(labels)
+  form = f"({', '.join(takes)}) -> [examples]{'' if key is not None else ', or get a key if it is random'}"
+  check_function(loss, "loss", form, takes=len(takes))
   classes = kernels[0].shape[1]
   if where is not None:
     where = jnp.asarray(check_where(where, lead))

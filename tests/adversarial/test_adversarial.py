@@ -261,3 +261,12 @@ def test_a_direction_does_not_depend_on_the_size_of_the_gradient(size):
   options = {"norm": "l2", "eps": 0.5, "step_size": 0.5, "num_steps": 1, "random_start": False}
   got = adversarial.pgd(None, loss, jnp.zeros((1, 3)), **options)
   np.testing.assert_allclose(got, 0.5 * slope / np.sqrt(14), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "eps"), [("linf", 0.03), ("l2", 0.4), ("l1", 2.0)])
+def test_rounding_to_a_narrow_dtype_stays_in_the_ball(kind, eps):
+  x = jax.random.uniform(key(1), (16, 50)).astype(jnp.bfloat16)
+  loss = lambda x: x.astype(jnp.float32) @ jnp.linspace(-1, 1, 50)
+  moved = adversarial.pgd(key(), loss, x, eps=eps, num_steps=5, norm=kind)
+  delta = np.asarray(moved, np.float64) - np.asarray(x, np.float64)
+  assert 0.9 * eps < norm(delta, kind).max() <= eps

@@ -295,3 +295,8 @@ def test_wrong_arguments_are_refused(change, error, message):
   arrays = [given.pop(name) for name in ("features", "kernel", "labels")]
   with pytest.raises(error, match=message):
     losses.linear(losses.softmax_cross_entropy, *arrays, **given)
+
+
+def test_a_random_loss_without_a_key_is_refused():
+  with pytest.raises(TypeError, match=r"\(logits, logits, logits, labels\) .* get a key if it is random"):
+    losses.linear(losses.dropmax, X, (W, W, W), LABELS)
