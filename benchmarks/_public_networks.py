@@ -6,10 +6,13 @@ for predictions only: BatchNorm uses its running averages.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
@@ -248,3 +251,24 @@ def _inside(tree: dict[str, Any], path: str) -> dict[str, Any]:
   for name in path.split("/"):
     tree = tree.setdefault(name, {})
   return tree
+
+
+def features_of(
+  name: str, folder: Path, batch: int = 500
+) -> tuple[Callable[[np.ndarray], jax.Array], Mapping[str, jax.Array]]:
+  """Reads a network; returns a function from uint8 images to features, and the head's kernel and bias."""
+  network = NETWORKS[name]
+  with np.load(folder / "networks" / f"{name}.npz") as tensors:
+    read = jax.tree.map(jnp.asarray, variables(tensors, network))
+  backbone = {each: read[each]["backbone"] for each in ("params", "batch_stats")}
+
+  @jax.jit
+  def of_batch(images: Any) -> Any:
+    x = (images.astype(jnp.float32) / 255 - jnp.asarray(network.mean)) / jnp.asarray(network.std)
+    return network.backbone.apply(backbone, x, train=False)
+
+  def features(images: np.ndarray) -> jax.Array:
+    parts = [images[start : start + batch] for start in range(0, len(images), batch)]
+    return jnp.concatenate([of_batch(part) for part in parts])
+
+  return features, read["params"]["head"]["classifier"]

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tensorflow_datasets
-from _public_networks import NETWORKS, Network, variables
+from _public_networks import NETWORKS, features_of
 from _records import Found
 from _report import Report, flags
 from others_networks import read
@@ -67,36 +67,17 @@ def compressed(images: np.ndarray, options: dict[str, Any]) -> np.ndarray:
   return out
 
 
-def outputs(network: Network, folder: Path, name: str) -> tuple[Callable[[np.ndarray], Any], Any, Any]:
-  """Returns a function from uint8 images to features and logits, and the last layer's kernel and bias."""
-  with np.load(folder / "networks" / f"{name}.npz") as tensors:
-    params, state = (
-      jax.tree.map(jnp.asarray, variables(tensors, network)[each]) for each in ("params", "batch_stats")
-    )
-  backbone = {"params": params["backbone"], "batch_stats": state["backbone"]}
-  kernel, bias = (params["head"]["classifier"][each] for each in ("kernel", "bias"))
-
-  @jax.jit
-  def batch_features(x: Any) -> Any:
-    x = (x.astype(jnp.float32) / 255 - jnp.asarray(network.mean)) / jnp.asarray(network.std)
-    return network.backbone.apply(backbone, x, train=False)
-
-  def both(images: np.ndarray) -> tuple[Any, Any]:
-    parts = [
-      np.asarray(batch_features(images[start : start + BATCH])) for start in range(0, len(images), BATCH)
-    ]
-    features = jnp.asarray(np.concatenate(parts))
-    return features, features @ kernel + bias
-
-  return both, kernel, bias
-
-
 def measure(record: Found, name: str, folder: Path, sets: dict[str, np.ndarray]) -> None:
   """Adds a row for each score on one network."""
   network = NETWORKS[name]
   split = read(network.data, folder)
   train, test = split["train"], split["test"]
-  both, kernel, bias = outputs(network, folder, name)
+  features_fn, head = features_of(name, folder, BATCH)
+
+  def both(images: np.ndarray) -> tuple[Any, Any]:
+    features = features_fn(images)
+    return features, features @ head["kernel"] + head["bias"]
+
   fitted, _ = both(np.asarray(train.inputs[:TRAINING]))
   labels = jnp.asarray(train.labels[:TRAINING])
   usual = both(np.asarray(test.inputs))
@@ -109,7 +90,7 @@ def measure(record: Found, name: str, folder: Path, sets: dict[str, np.ndarray])
     "energy": lambda features, logits: calibration.energy(logits),
   }
   for title, kind in KINDS.items():
-    options: Any = {"kind": kind, "labels": labels, "kernel": kernel, "bias": bias}
+    options: Any = {"kind": kind, "labels": labels, **head}
     detector = jax.jit(calibration.fit_detector(fitted, **options))
     scores[title] = lambda features, logits, detector=detector: detector(features)
   for title, score in scores.items():

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from benchmarks._public_networks import NETWORKS, variables
+from benchmarks._public_networks import features_of
 from benchmarks._records import Found
 from jaxreg import losses, penalties
 from jaxreg.train.data.sources import tfds
@@ -39,21 +38,11 @@ class Examples(NamedTuple):
 
 def read(folder: Path) -> dict[str, Examples]:
   """Returns the features of all training and test images."""
-  network = NETWORKS[NETWORK]
-  with np.load(folder / "networks" / f"{NETWORK}.npz") as tensors:
-    loaded = variables(tensors, network)
-  backbone = {name: loaded[name]["backbone"] for name in ("params", "batch_stats")}
-
-  @jax.jit
-  def features(images: Any) -> Any:
-    x = (images.astype(jnp.float32) / 255 - jnp.asarray(network.mean)) / jnp.asarray(network.std)
-    return network.backbone.apply(backbone, x, train=False)
-
+  features_fn, _ = features_of(NETWORK, folder)
   data = tfds(name="cifar100", data_dir=str(folder / "tfds_full"), val="test", order="id")
   examples = {}
   for name, split in (("train", data.train), ("test", data.test)):
-    parts = [features(split.inputs[start : start + 500]) for start in range(0, len(split), 500)]
-    examples[name] = Examples(jnp.concatenate(parts), jnp.asarray(split.labels))
+    examples[name] = Examples(features_fn(split.inputs), jnp.asarray(split.labels))
   return examples
 
 
