@@ -36,6 +36,7 @@ SIZES = {
   "cifar100": ((32, 32, 3), 100, 50_000),
   "dropmax_awa2": ((224, 224, 3), 50, 34_822),
   "group_softmax_caltech256": ((224, 224, 3), 257, 15_420),
+  "image_folder": ((224, 224, 3), 100, 10_000),
 }
 VIT = "vit_s16_imagenet"
 REMAT = "--config.model.ViT.remat=nothing_saveable"
