@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_key, check_option
 from jaxreg._sharding import placed_like
 from jaxreg.augment._images import images, inside_box, with_images
-from jaxreg.augment._mixup import beta, counting, mixed, partners, shuffled, soft_labels
+from jaxreg.augment._mixup import beta, counting, mixed_labels, partners, shuffled, soft_labels
 from jaxreg.augment._moved import masks_of
 from jaxreg.typing import Key
 
@@ -67,4 +67,4 @@ def cutmix(
   if "masks" in batch:
     masks = masks_of(batch, (height, width))
     mixed_batch["masks"] = jnp.where(box, shuffled(masks, other), masks)[..., 0]
-  return {**mixed_batch, "labels": mixed(labels, shuffled(labels, other), share)}
+  return {**mixed_batch, **mixed_labels(batch, labels, other, share)}

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option
 from jaxreg._errors import ArgumentError
-from jaxreg.augment._mixup import beta, counting, mixed, partners, shuffled, soft_labels
+from jaxreg.augment._mixup import beta, counting, mixed, mixed_labels, partners, shuffled, soft_labels
 from jaxreg.typing import Array, Key
 
 
@@ -72,7 +72,7 @@ def manifold_mixup(
   other = partners(for_order, counting(batch, labels))
   shares = {layer: jnp.where(chosen == index, share, 1.0) for index, layer in enumerate(layers)}
   mixing = Mixing(other, shares)
-  return {**batch, "labels": mixed(labels, shuffled(labels, other), share), "mixing": mixing}
+  return {**batch, **mixed_labels(batch, labels, other, share), "mixing": mixing}
 
 
 def mix_hidden(x: ArrayLike, mixing: Mixing, *, layer: str) -> Array:

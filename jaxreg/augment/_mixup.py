@@ -33,7 +33,8 @@ def mixup(
 
   The labels become soft; `losses.softmax_cross_entropy`, `losses.focal` and others take soft labels. No label
   smoothing is added. Partners are drawn among the examples that count, uniformly; an example that does not
-  count is mixed with none.
+  count is mixed with none. With weights, :math:`y_i` counts :math:`\lambda w_i`, :math:`y_j` counts
+  :math:`(1 - \lambda) w_j`, and the weight of the pair is their sum, so an example teaches as its weight says.
 
   Args:
     key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.
@@ -66,7 +67,7 @@ def mixup(
   def mix(x):
     return mixed(x, shuffled(x, other), share)
 
-  return {**batch, "inputs": mix(x), "labels": mix(labels)}
+  return {**batch, "inputs": mix(x), **mixed_labels(batch, labels, other, share)}
 
 
 def counting(batch: Mapping[str, Any], labels: Array) -> Array:
@@ -139,8 +140,21 @@ def shuffled(x: Array, order: Array) -> Array:
   return x.at[order].get(out_sharding=sharding_like(x))
 
 
+def mixed_labels(batch: Mapping[str, Any], labels: Array, other: Array, share: Array) -> dict[str, Array]:
+  """Returns the mixed labels, and the weights of the pairs if the batch has weights."""
+  weights = batch.get("weights")
+  if weights is None or np.shape(weights) != labels.shape[: np.ndim(weights)]:
+    return {"labels": mixed(labels, shuffled(labels, other), share)}
+  own = jnp.asarray(weights, jnp.promote_types(jnp.result_type(weights), jnp.float32))
+  theirs = shuffled(own, other)
+  share = share.astype(own.dtype).reshape(-1, *[1] * (own.ndim - 1))
+  total = theirs + share * (own - theirs)  # exact where both weights are equal
+  portion = jnp.where(total > 0, share * own / jnp.where(total > 0, total, 1), share)
+  return {"labels": mixed(labels, shuffled(labels, other), portion), "weights": total}
+
+
 def mixed(x: Array, other: Array, share: Array) -> Array:
-  """`share * x + (1 - share) * other`, of the dtype of `x`, with `share` `[batch]` or `[1]`."""
+  """`share * x + (1 - share) * other`, of the dtype of `x`, with `share` `[batch, ...]` or `[1]`."""
   dtype = jnp.promote_types(x.dtype, jnp.float32)
-  share = share.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
+  share = share.astype(dtype).reshape(*share.shape, *[1] * (x.ndim - share.ndim))
   return narrowed(share * x.astype(dtype) + (1 - share) * other.astype(dtype), x.dtype)

@@ -85,7 +85,7 @@ class Estimator(BaseEstimator):
       if len(self.classes_) < 2:
         raise ValueError(f"y must have at least 2 classes, got 1 class, {self.classes_[0]!r}")
     else:
-      y = np.asarray(y, np.float32 if predicts in NUMBERS else np.int64)
+      y = np.asarray(y, np.float64 if predicts in NUMBERS else np.int64)
       y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
     weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     if weights is not None and (weights.shape != y.shape[:1] or not weights.any()):

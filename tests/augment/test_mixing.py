@@ -232,6 +232,19 @@ def test_weights_above_0_change_no_draw(weights):
     np.testing.assert_array_equal(plain[name], other[name])
 
 
+@pytest.mark.parametrize("name", MIXES)
+def test_a_label_counts_in_a_pair_as_its_example_does(name):
+  batch, weights = marked(), np.array([1, 1e-9, 0.5, 3, 0, 1], np.float32)
+  mix = lambda batch: MIXES[name](key(), batch, alpha=1.0, num_classes=6)
+  counted = {**batch, "where": weights > 0}  # the same draws, by which each label has its share
+  shares = np.asarray(mix(counted)["labels"], np.float64)
+  out = mix({**batch, "weights": weights})
+  np.testing.assert_allclose(out["weights"], shares @ weights, rtol=1e-5)
+  want = (shares * weights)[weights > 0]
+  got = np.asarray(out["labels"])[weights > 0]
+  np.testing.assert_allclose(got, want / want.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
+
+
 def test_an_example_that_does_not_count_needs_no_label():
   b = {"inputs": jnp.zeros((3, 1)), "labels": np.array([0, -1, 1]), "where": np.array([True, False, True])}
   np.testing.assert_allclose(augment.mixup(key(), b, num_classes=2)["labels"][::2].sum(-1), 1, rtol=1e-6)

@@ -78,6 +78,8 @@ def test_numbers_are_predicted_in_their_units():
   explained = 1 - np.square(predicted - y[300:]).sum() / np.square(y[300:] - y[300:].mean()).sum()
   np.testing.assert_allclose(pipeline.score(x[300:], y[300:]), explained, rtol=1e-6)
   assert explained > 0.3
+  shifted = make_pipeline(StandardScaler(), clone(estimator)).fit(x[:300], 1.7e9 + y[:300])
+  assert shifted.score(x[300:], 1.7e9 + y[300:]) == pytest.approx(explained, abs=1e-3)
   with pytest.raises(TypeError, match="give workdir"):
     pickle.dumps(estimator.fit(x[:50], y[:50]))
 

@@ -84,21 +84,27 @@ class Net(nnx.Module):
 
 @pytest.mark.thorough
 def test_numbers_in_the_units_of_the_data(tmp_path, light_runs):
-  fields = {"data.name": "diabetes", "method.name": "gaussian_nll", "epochs": 2}
-  train.train(runs.make_config(fields), tmp_path)
-  predict = train.load(tmp_path)
-  inputs = np.linspace(-1, 1, 3)[:, None] * predict.data.input_std + predict.data.input_mean
-  outputs, _ = exported(tmp_path, inputs)
-  np.testing.assert_allclose(outputs["prediction"], predict(inputs), rtol=1e-5)
+  rng = np.random.default_rng(0)
+  x = rng.normal(3, 2, (400, 4))
+  y = 1.7e9 + x.sum(axis=1) + rng.normal(0, 0.1, 400)  # times in seconds, of which float32 keeps minutes
+  np.savez(tmp_path / "data.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
+  fields = {"data.npz.path": str(tmp_path / "data.npz"), "data.npz.standardize": True}
+  workdir = tmp_path / "run"
+  train.train(
+    runs.make_config({"data.name": "npz", "method.name": "gaussian_nll", "epochs": 2, **fields}), workdir
+  )
+  predict = train.load(workdir)
+  outputs, _ = exported(workdir, x[:3])
+  unit = predict.program.target.standard.stds[0]
+  np.testing.assert_allclose(outputs["prediction"], predict(x[:3]), rtol=0, atol=1e-4 * unit)
   known = held_out([predict], 500)
   ends = (np.asarray(end) for end in predict.program.target.interval(known.predictions))
   learned = predict.program.target.standard.learned(known.labels)
   scores = calibration.interval_scores(*ends, learned)
   widening = np.sort(np.asarray(scores))[int(np.ceil((len(scores) + 1) * 0.9)) - 1]
-  low, high = predict.interval(inputs)
-  unit = predict.program.target.standard.stds[0]
-  np.testing.assert_allclose(outputs["low"], low - widening * unit, rtol=1e-4)
-  np.testing.assert_allclose(outputs["high"], high + widening * unit, rtol=1e-4)
+  low, high = predict.interval(x[:3])
+  np.testing.assert_allclose(outputs["low"], low - widening * unit, rtol=0, atol=1e-4 * unit)
+  np.testing.assert_allclose(outputs["high"], high + widening * unit, rtol=0, atol=1e-4 * unit)
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -54,23 +55,42 @@ def encoded(pixels, form, **options):
 # Images of 16 bits.
 
 
-@pytest.mark.parametrize(
-  ("channels", "highest", "left"),
-  [(1, 255, 1), (3, 255, 1), (2, 4095, 16), (4, 4095, 16), (1, 16383, 64), (1, 65535, 0), (3, 40000, 0)],
-)
-def test_unused_bits_of_16_are_told(tmp_path, channels, highest, left):
-  pixels = np.random.default_rng(0).integers(0, highest, (6, 7, channels), np.uint16, endpoint=True)
-  pixels[0, 0], pixels[..., channels - 1 :] = highest, 65535 if channels in (2, 4) else pixels[..., -1:]
+def depth_remarks(tmp_path, content):
   folder = make_folder(tmp_path / "images")
   for file in (folder / "train").rglob("*.*"):
-    file.write_bytes(png(pixels))
-  remarks = [line for line in read(folder).remarks if "16 bits" in line]
-  assert [f"at most {left} of 256 levels" in line for line in remarks] == [True] * bool(left)
+    file.write_bytes(content)
+  return [line for line in read(folder).remarks if "16 bits" in line]
+
+
+@pytest.mark.parametrize(
+  ("channels", "low", "high", "left"),
+  [
+    (1, 0, 255, 1),
+    (3, 0, 255, 1),
+    (2, 0, 4095, 16),
+    (4, 0, 4095, 16),
+    (1, 0, 15999, 63),
+    (1, 30000, 30400, 2),
+    (1, 0, 65535, 0),
+    (3, 0, 40000, 0),
+  ],
+)
+def test_unused_bits_of_16_are_told(tmp_path, channels, low, high, left):
+  pixels = np.random.default_rng(0).integers(low, high, (60, 70, channels), np.uint16, endpoint=True)
+  pixels[0, 0], pixels[..., channels - 1 :] = 65535, 65535 if channels in (2, 4) else pixels[..., -1:]
+  remarks = depth_remarks(tmp_path, png(pixels))  # the hot pixel does not hide the others
+  told = [int(re.search(r"about (\d+) of 256 levels", line)[1]) for line in remarks]
+  assert told == ([pytest.approx(left, abs=2)] if left else [])
+
+
+def test_bits_of_32_are_told(tmp_path):
+  (line,) = depth_remarks(tmp_path, encoded(np.arange(240, dtype=np.int32).reshape(12, 20), "TIFF"))
+  assert "lie within 256 of 65536" in line
 
 
 def test_images_of_8_bits_in_files_of_16(data_dir):
   told = sources.image_folder(path=str(data_dir / "cases" / "img8in16"), validation_fraction=0.2).remarks
-  assert any("their values are below 256 of 65536" in line for line in told)
+  assert any("the values of most lie within 256 of 65536" in line for line in told)
 
 
 # Which files.

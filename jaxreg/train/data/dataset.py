@@ -173,6 +173,10 @@ class Split:
     weights = None if self.weights is None else self.weights[index]
     return Split(self.inputs[index], self.labels[index], weights)
 
+  def counting(self) -> "Split":
+    """Returns the examples whose weight is not 0."""
+    return self if self.weights is None or self.weights.all() else self.take(self.weights > 0)
+
   def joined(self, other: "Split") -> "Split":
     """Concatenates these examples and the examples of `other`."""
     labels = np.concatenate([self.labels, other.labels])
@@ -275,7 +279,7 @@ class Dataset:
     That happens in float64 on the host, so that a feature may have any unit and any offset. The features are
     divided by no scale any more.
     """
-    mean, std = moments(self.train.inputs)
+    mean, std = moments(self.train.counting().inputs)
     splits = {
       name: dataclasses.replace(split, inputs=standardize(split.inputs, mean, std))
       for name, split in self.splits("rest").items()
@@ -312,9 +316,10 @@ class Dataset:
   def describe(self) -> DataSpec:
     """Returns what a work directory keeps of the data."""
     inputs, labels = self.train.inputs, self.train.labels
+    counting = self.train.counting().labels
     splits = self.splits("unlabelled")
     one_class = self.num_classes and labels.ndim == 1
-    label_mean, label_std = ((), ()) if self.num_classes else moments(labels.reshape(len(labels), -1))
+    label_mean, label_std = ((), ()) if self.num_classes else moments(counting.reshape(len(counting), -1))
     return DataSpec(
       input_shape=inputs.shape[1:],
       input_dtype=str(inputs.dtype),
@@ -332,7 +337,7 @@ class Dataset:
       model=self.model,
       class_names=self.class_names,
       input_names=self.input_names,
-      class_counts=tuple(np.bincount(labels, minlength=self.num_classes).tolist()) if one_class else (),
+      class_counts=tuple(np.bincount(counting, minlength=self.num_classes).tolist()) if one_class else (),
       crc32={name: _crc32(split) for name, split in splits.items()},
     )
 
@@ -464,7 +469,7 @@ def scale_remark(
 
   `scale` and `standardize` name what divides the inputs, and what standardises the features.
   """
-  inputs = data.train.inputs
+  inputs = data.train.counting().inputs
   if data.scale != 1 or data.mean or isinstance(inputs, Images) or is_tokens(inputs.dtype):
     return ""
   top = float(inputs.max())

@@ -23,8 +23,8 @@ from jaxreg.train.errors import ArgumentError, RunError, one_line, printable
 if TYPE_CHECKING:
   from PIL import Image
 
-PROBED = 64  # images of 16 bits whose highest value is looked at
-DARK = 64  # of 256: images of 16 bits without a higher value leave at least two bits unused
+PROBED = 64  # images of 16 bits that are looked at
+DARK = 64  # of 256: images of 16 bits with fewer levels leave at least two bits unused
 CHUNK = 256  # examples that a thread reads between two steps of the progress bar
 SECONDS = 60  # between two lines in a log, where no bar can be shown
 MOST_BYTES = 2**34  # of images decoded into one array
@@ -183,37 +183,38 @@ def _higher_byte(image: "Image.Image") -> "Image.Image":
 
 
 def depth_remark(images: Images) -> str:
-  """Returns a line if images of 16 bits leave the higher bits unused, or "".
+  """Returns a line if most images of 16 bits use few of the higher bits, or "".
 
   Looks at some images, evenly spaced. Damaged images are skipped.
   """
-  highest = []
+  found = []
   for position in np.unique(np.linspace(0, len(images) - 1, PROBED).astype(int)):
     with contextlib.suppress(Exception):  # Pillow has no common error for damaged files
-      highest.append(_highest_byte(images.store.read(int(images.numbers[position]))))
-  highest = [value for value in highest if value is not None]
-  if not highest or max(highest) >= DARK:
+      found.append(_levels(images.store.read(int(images.numbers[position]))))
+  found = [levels for levels in found if levels]
+  if not found or (levels := int(np.median(found))) >= DARK:
     return ""
-  levels = max(highest) + 1
   return (
-    f"{len(highest)} images of 16 bits were looked at, and their values are below {256 * levels} of 65536; "
-    f"the higher 8 bits are taken, so that at most {levels} of 256 levels are left; multiply the values, or "
-    "save 8 bits"
+    f"{len(found)} images of 16 bits were looked at, and the values of most lie within {256 * levels} of "
+    f"65536; the higher 8 bits are taken, so that about {levels} of 256 levels are left; spread the values, "
+    "or save 8 bits"
   )
 
 
-def _highest_byte(encoded: bytes) -> int | None:
-  """Returns the highest byte of an image's values of 16 bits; None for images of 8 bits."""
+def _levels(encoded: bytes) -> int:
+  """Counts the levels of 8 bits between the darkest and the brightest hundredth; 0 for images of 8 bits."""
   from PIL import Image
 
   with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-    form = image.tile[0].args if image.tile else ""  # Pillow's name of the layout, such as RGB;16B
-    if ";16" not in f"{image.mode} {form}" or math.prod(image.size) > MOST_PIXELS:
-      return None
+    form = str(image.tile[0].args if image.tile else "")  # Pillow's name of the layout, such as RGB;16B
+    grey = image.mode.startswith("I")
+    if not (grey or ";16" in form) or math.prod(image.size) > MOST_PIXELS:
+      return 0
     pixels = np.asarray(image)
-    if image.mode.startswith("I"):
-      return int(pixels.max()) >> 8
-    return int(pixels[..., : 1 if "LA" in str(form) else 3].max())  # not the transparency
+    # Pillow has the higher bytes of colours already. The transparency does not count.
+    higher = pixels >> 8 if grey else pixels[..., : 1 if "LA" in form else 3]
+    low, high = np.percentile(higher, (1, 99), method="nearest")
+    return int(high) - int(low) + 1
 
 
 def is_grey(encoded: bytes) -> bool:

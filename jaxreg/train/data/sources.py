@@ -211,18 +211,22 @@ def npz(
   data = Dataset(train, val, test, num_classes, scale, class_names=names, remarks=remarks)
   if train.inputs.dtype == np.float64:
     return data.standardized()
-  mean, std = moments(train.inputs / scale) if standardize else ((), ())
+  mean, std = moments(train.counting().inputs / scale) if standardize else ((), ())
   return dataclasses.replace(data, mean=mean, std=std)
 
 
 def _inputs(arrays: dict[str, np.ndarray], part: str, standardize: bool) -> np.ndarray:
-  """Reads the inputs of a part: bytes as they are, features to standardize as float64, others as float32."""
+  """Reads the inputs of a part: bytes as they are, features to standardize as float64, others as float32.
+
+  Features have at most an axis of time beside their own; arrays with more axes are images, which keep their
+  units on the device.
+  """
   x = arrays[f"x_{part}"]
   if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
     raise ArgumentError("path", f"x_{part} must be real numbers, got {x.dtype}")
   if x.dtype == np.uint8:
     return x
-  return x.astype(np.float64 if standardize and x.ndim == 2 else np.float32)
+  return x.astype(np.float64 if standardize and x.ndim <= 3 else np.float32)
 
 
 def _count_classes(labels: np.ndarray) -> int:

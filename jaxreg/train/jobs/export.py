@@ -39,7 +39,11 @@ model = export.deserialize((folder / "model.bin").read_bytes())
 def predict(inputs):
   if about["input_mean"]:
     inputs = (np.asarray(inputs, np.float64) - about["input_mean"]) / about["input_std"]
-  return model.call(np.asarray(inputs, about["input_dtype"]))
+  outputs = model.call(np.asarray(inputs, about["input_dtype"]))
+  if about["label_mean"]:
+    mean, std = about["label_mean"], about["label_std"]
+    outputs = {name: np.asarray(value, np.float64) * std + mean for name, value in outputs.items()}
+  return outputs
 
 
 if __name__ == "__main__":
@@ -54,8 +58,9 @@ def export(config: Config, workdir: str | os.PathLike[str]) -> Table:
   The function takes stored inputs `[batch, ...]`; features of a table are standardised first, by the mean
   and the standard deviation in `model.json`. For classes it returns `probabilities` at the temperature, and
   `set`, which says which classes are in the conformal set. For numbers it returns `prediction`, and `low` and
-  `high`, the ends of a conformal interval, in the units of the data. Temperature and thresholds come from the
-  validation split; sets come from the probabilities before the temperature.
+  `high`, the ends of a conformal interval, standardised; `predict.py` gives them the units of the data in
+  float64, by `label_mean` and `label_std`. Temperature and thresholds come from the validation split; sets
+  come from the probabilities before the temperature.
 
   Raises:
     RunError: if the work directory holds nothing usable, or for a run whose program cannot be exported.
@@ -93,6 +98,8 @@ def export(config: Config, workdir: str | os.PathLike[str]) -> Table:
     "input_names": model.input_names,
     "input_mean": model.data.input_mean,
     "input_std": model.data.input_std,
+    "label_mean": model.data.label_mean,
+    "label_std": model.data.label_std,
     "class_names": model.class_names,
     "step": model.step,
     "alpha": config.evaluate.alpha,
@@ -151,16 +158,11 @@ def _predict(members: Sequence[Predictor], learned: dict[str, Any], inputs: Arra
   ]
   joint = each[0] if len(each) == 1 else target.mean(jnp.stack(each))
   if isinstance(target, Numbers):
-    mean, std = (np.asarray(part, np.float32) for part in (target.standard.means, target.standard.stds))
     low, high = target.interval(joint)
-    ends = {
+    return {
       "prediction": target.point(joint),
       "low": low - learned["widening"],
       "high": high + learned["widening"],
-    }
-    return {
-      name: value * std.reshape(value.shape[1:]) + mean.reshape(value.shape[1:])
-      for name, value in ends.items()
     }
   tempered = calibration.temper(joint, temperature=learned["temperature"])
   return {
