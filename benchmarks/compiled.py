@@ -4,7 +4,8 @@
 
 Nothing is run. `--libtpu` names the folder of `pip install --target DIR libtpu`, if it is not installed.
 MNIST, Multi30k and the sets of UCI lie in `$JAXREG_TEST_DATA`. The sizes of CIFAR and of photographs stand
-here or in their configs. A batch that 16 devices do not divide becomes the next larger one that they do. The
+here or in their configs. A batch that 16 devices do not divide becomes the next larger one that they do, or
+the next smaller one where the examples end. The
 records are `compiled_configs` and `compiled_vit`; with NAMEs, their rows alone are replaced.
 """
 
@@ -151,8 +152,11 @@ def flags(name: str) -> list[str]:
   if sizes:
     fields = ("input_shape", "num_classes", "num_examples")
     given += [f"--config.compile.{field}={value}" for field, value in zip(fields, sizes, strict=True)]
-  if rest := config.batch_size % (parts := DEVICES * config.accumulate):
-    given.append(f"--config.batch_size={config.batch_size + parts - rest}")
+  parts = DEVICES * config.accumulate
+  if rest := config.batch_size % parts:
+    larger = config.batch_size - rest + parts
+    fits = not sizes or larger <= sizes[2]
+    given.append(f"--config.batch_size={larger if fits else larger - parts}")
   return given
 
 

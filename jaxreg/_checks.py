@@ -371,12 +371,12 @@ def per_class(option: ArrayLike, dtype: Any) -> Array:
   return option[..., None] if option.ndim else option
 
 
-def check_count(value: Any, name: str) -> None:
+def check_count(value: Any, name: str, least: int = 1) -> None:
   """Checks a count, which is part of a shape and so never traced."""
   if isinstance(value, bool) or not hasattr(value, "__index__"):
     raise ArgumentTypeError(name, f"must be an integer, got {value!r}")
-  if operator.index(value) < 1:
-    raise ArgumentError(name, f"must be at least 1, got {value}")
+  if operator.index(value) < least:
+    raise ArgumentError(name, f"must be at least {least}, got {value}")
 
 
 def check_choice(value: Any, name: str, allowed: Collection[str]) -> None:

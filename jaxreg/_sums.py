@@ -105,4 +105,4 @@ def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
   """Computes `(sum, count)` of values `[batch, ...]`; values of weight 0 may be NaN."""
   values = values.astype(jnp.promote_types(values.dtype, weights.dtype))
   weights = jnp.broadcast_to(jnp.expand_dims(weights, range(weights.ndim, values.ndim)), values.shape)
-  return jnp.where(weights > 0, values * weights, 0).sum(), weights.sum()
+  return jnp.where(weights != 0, values * weights, 0).sum(), weights.sum()

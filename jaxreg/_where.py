@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg._checks import check_array, known_values
+from jaxreg._checks import check_array, check_range, known_values
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +63,13 @@ def check_where(where: Any, shape: tuple[int, ...], name: str = "where") -> Any:
   if where.shape != shape:
     raise ValueError(f"{name} must have shape {shape}, got {where.shape}")
   return where
+
+
+def check_weights(weights: Any) -> Any:
+  """Returns the weights of examples; known ones must be finite and at least 0."""
+  if (known := known_values(weights)) is not None:
+    check_range(known, "weights", low=0)
+  return weights
 
 
 def zero_elsewhere(where: Any, x: Any, value: float = 0) -> Any:

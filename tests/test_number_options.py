@@ -148,6 +148,10 @@ INFINITE = {
 }
 
 
+# Numbers of either sign.
+SIGNED = {"bound", "channel_axis", "epsilon", "fill", "max_log_alpha", "mean", "time_axis"}
+
+
 def function_of(name):
   folder, _, function = name.partition(".")
   return getattr(importlib.import_module(f"jaxreg.{folder}"), function)
@@ -206,11 +210,12 @@ def test_a_text_for_a_number_is_refused_in_one_line_that_names_it(folder):
 
 
 @pytest.mark.parametrize("folder", sorted({name.partition(".")[0] for name in BASES}))
-def test_infinity_and_nan_are_refused_in_one_line_that_names_the_option(folder):
+def test_values_without_sense_are_refused_in_one_line_that_names_the_option(folder):
   options = [name for name in OPTIONS if name.startswith(f"{folder}.") and is_strength(name)]
   for each in options:
     name, option = each.split(" ")
-    for value in (float("nan"), *[float("inf")] * (each not in INFINITE)):
+    values = [float("nan"), *[float("inf")] * (each not in INFINITE), *[-0.5, -1] * (option not in SIGNED)]
+    for value in values:
       with pytest.raises((TypeError, ValueError)) as info:
         called(name, BASES[name], **{option: value})
       text = str(info.value)
@@ -229,6 +234,17 @@ def is_strength(each):
     and not isinstance(given, bool)
     and each not in NO_NUMBERS
   )
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name.endswith("rate") and is_strength(name)])
+def test_the_ends_of_a_rate_may_be_integers(name):
+  name, option = name.split(" ")
+  for end in (0, 1):
+    try:
+      one = called(name, BASES[name], **{option: float(end)})
+    except ValueError:
+      continue  # 1 is out of the range of some
+    jax.tree.map(np.testing.assert_array_equal, called(name, BASES[name], **{option: end}), one)
 
 
 def test_every_function_is_called():

@@ -35,7 +35,7 @@ def flip(
   """
   x = images(batch, channel_axis)
   check_option(rate, "rate", x.shape[:1], low=0, high=1)
-  chosen = jax.random.bernoulli(check_key(key), rate, (x.shape[0],))
+  chosen = jax.random.bernoulli(check_key(key), 1.0 * rate, (x.shape[0],))  # also of the integers 0 and 1
   # On rows and columns.
   mirror = jnp.where(chosen[:, None, None], jnp.diag(jnp.array([1.0, -1.0]))[None], jnp.eye(2)[None])
   flipped = jnp.where(chosen[:, None, None, None], x[:, :, ::-1], x)

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_labels, check_log_probs, check_logits, known_values
-from jaxreg._where import check_where, zero_elsewhere
+from jaxreg._checks import check_array, check_labels, check_log_probs, check_logits, known_values
+from jaxreg._where import check_weights, check_where, zero_elsewhere
 from jaxreg.typing import Array
 
 
@@ -74,15 +74,16 @@ def _marked(log_probs: Array, labels: Array, counts: Array, weighted: bool) -> E
 
 def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: tuple[int, ...]) -> Any:
   """Returns the weights, by default 1, and 0 where `where` is false; None without both arguments."""
-  if where is None:
-    return weights
-  where = check_where(where, shape)
+  if where is not None:
+    where = check_where(where, shape)
   if weights is None:
     return where
-  weights = weights if isinstance(weights, np.ndarray) else jnp.asarray(weights)
-  if weights.shape != shape:
-    raise ValueError(f"weights must have shape {shape}, got {weights.shape}")
-  return zero_elsewhere(where, weights)
+  weights = weights if isinstance(weights, np.ndarray) else check_array(weights, "weights")
+  if where is not None:
+    if weights.shape != shape:
+      raise ValueError(f"weights must have shape {shape}, got {weights.shape}")
+    weights = zero_elsewhere(where, weights)
+  return check_weights(weights)
 
 
 def ceil_of(share: Fraction, number: int | Array, most: int) -> Any:

@@ -12,6 +12,7 @@ from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_range, check_wide
+from jaxreg._sharding import gathered
 from jaxreg.typing import Array
 
 
@@ -171,6 +172,8 @@ def _logarithms(
     if where.shape != x.shape or where.dtype != bool:
       raise ValueError(f"where must be booleans of shape {x.shape}, got {where.dtype} {where.shape}")
     counts &= where
+  # Least squares need all points on each device.
+  x, y, counts = gathered(x), gathered(y), gathered(counts)
   u, v = (jnp.log(jnp.where(counts, value, 1)) for value in (x, y))
   return u, v, counts.astype(x.dtype)
 

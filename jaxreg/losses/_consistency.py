@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_logits
 from jaxreg._divergence import log_ratio
 from jaxreg._where import only_where
-from jaxreg.losses._softmax import cross_entropies
+from jaxreg.losses._softmax import cross_entropies, gaps_of
 from jaxreg.typing import Array
 
 
@@ -48,4 +48,7 @@ def consistency(logits: ArrayLike, other_logits: ArrayLike, *, where: ArrayLike 
   ratio = log_ratio(logits, other_logits)
   near = jnp.abs(ratio) < 0.5
   gap = jnp.where(near, q * jnp.expm1(jnp.where(near, ratio, 0)), p - q)
+  # Of a nearly certain class, the probabilities of the others have the digits.
+  _, is_top = gaps_of(other_logits)
+  gap = jnp.where(is_top, -jnp.where(is_top, 0, gap).sum(axis=-1, keepdims=True), gap)
   return jnp.square(gap).mean(axis=-1)

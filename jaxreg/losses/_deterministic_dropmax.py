@@ -38,7 +38,7 @@ def deterministic_dropmax_terms(
   logits = check_logits(logits, "logits")
   prior = check_logits(retain_logits, "retain_logits", shape=logits.shape)
   labels = check_hard_or_soft_labels(labels, logits)
-  check_option(auxiliary_weight, "auxiliary_weight", logits.shape[:-1])
+  check_option(auxiliary_weight, "auxiliary_weight", logits.shape[:-1], low=0)
   target = labels if is_soft(labels) else is_target_of(labels, logits)
   auxiliary = jnp.asarray(optax.losses.sigmoid_binary_cross_entropy(prior, target))
   return {
@@ -66,7 +66,7 @@ def deterministic_dropmax(
 
   Args:
     logits, retain_logits, labels, where: as in `deterministic_attention`.
-    auxiliary_weight: weight of the second term, a scalar or `[...]`.
+    auxiliary_weight: weight of the second term, a scalar or `[...]`, at least 0.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -58,7 +58,7 @@ def dropmax_terms(
   )
   check_choice(class_reduction, "class_reduction", ("sum", "mean"))
   for name, weight in dict(kl=kl_weight, entropy=entropy_weight, auxiliary=auxiliary_weight).items():
-    check_option(weight, f"{name}_weight", labels.shape)
+    check_option(weight, f"{name}_weight", labels.shape, low=0)
 
   log_mask = dropmax_log_mask(key, posterior, labels, temperature=temperature, num_samples=num_samples)
   is_target = is_target_of(labels, logits)
@@ -111,7 +111,7 @@ def dropmax(
     posterior_logits: logits of `g`, by default `stop_gradient(retain_logits) + residual_logits`.
     temperature: temperature of the relaxation, positive; a scalar or `[...]`.
     num_samples: `S`, masks per example.
-    kl_weight, entropy_weight, auxiliary_weight: weights of the terms, scalars or `[...]`; 1 in the paper.
+    kl_weight, entropy_weight, auxiliary_weight: weights of the terms, scalars or `[...]`, at least 0; 1 in the paper.
     class_reduction: `"mean"` divides the entropy and auxiliary sums by the number of classes (not in the
       paper). With hundreds of classes the sums outweigh the likelihood.
     where: `[...]`, bool: which examples count.

@@ -42,7 +42,7 @@ def dropmax_qp_terms(
   logits = check_logits(logits, "logits")
   prior = check_logits(retain_logits, "retain_logits", shape=logits.shape)
   labels = check_labels(labels, logits)
-  check_option(entropy_weight, "entropy_weight", labels.shape)
+  check_option(entropy_weight, "entropy_weight", labels.shape, low=0)
   log_mask = dropmax_log_mask(key, prior, labels, temperature=temperature, num_samples=num_samples)
   return {
     "nll": masked_nll(logits, log_mask, labels),
@@ -76,8 +76,8 @@ def dropmax_qp(
 
   Args:
     key, logits, retain_logits, labels, temperature, num_samples, where: as in `dropmax`.
-    entropy_weight: `gamma`, a scalar or `[...]`. The paper's values are not confirmed; the default is
-      DropMax's.
+    entropy_weight: `gamma`, a scalar or `[...]`, at least 0. The paper's values are not confirmed; the
+      default is DropMax's.
 
   Returns:
     `[...]`, in nats, float32 or wider; negative late in training, as in DropMax.

@@ -44,10 +44,9 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
   if x.ndim < 2:
     raise ValueError(f"x must have shape [..., tokens, features], got {x.shape}")
   check_count(num_kept, "num_kept")
-  if isinstance(num_prefix, bool) or not hasattr(num_prefix, "__index__"):
-    raise TypeError(f"num_prefix must be an integer, got {num_prefix!r}")
+  check_count(num_prefix, "num_prefix", least=0)
   tokens = x.shape[-2]
-  if num_prefix < 0 or num_kept + num_prefix > tokens:
+  if num_kept + num_prefix > tokens:
     raise ArgumentError(
       "num_kept", f"must be at most {tokens} tokens minus num_prefix={num_prefix}, got {num_kept}"
     )

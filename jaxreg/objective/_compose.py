@@ -17,7 +17,7 @@ from jaxreg._checks import check_batch, check_floating, check_key, check_loss_fn
 from jaxreg._keys import named
 from jaxreg._leaves import rebuilt, wide
 from jaxreg._sums import weighted
-from jaxreg._where import check_where, zero_elsewhere
+from jaxreg._where import check_weights, check_where, zero_elsewhere
 from jaxreg.objective._report import Report, make_report
 from jaxreg.objective._terms import Penalty, Perturbation, Term, at_step, bound
 from jaxreg.objective._view import Pass, View
@@ -128,7 +128,7 @@ class Composed:
       if isinstance(term, Penalty):
         value, term_weights = check_floating(function(params), f"the penalty {name}", shape=()), weights
       else:
-        term_weights = weights if term.weights_fn is None else term.weights_fn(batch)
+        term_weights = weights if term.weights_fn is None else check_weights(term.weights_fn(batch))
         own = dataclasses.replace(view, batch=_with_labels(batch, term_weights))
         value = check_floating(function(None if key is None else named(key, name), own), f"the term {name}")
       metrics[name] = _entry(jnp.multiply(weight, wide(value)), term_weights, count, name)
@@ -157,7 +157,7 @@ class Composed:
   def _weighted(self, batch: Batch) -> tuple[Array | None, Batch]:
     """Returns the examples' weights, and the batch, without NaN in examples that do not count."""
     if self.weights_fn is not None:
-      weights = self.weights_fn(batch)
+      weights = check_weights(self.weights_fn(batch))
       return weights, _finite(batch, weights)
     if not isinstance(batch, Mapping):
       return None, batch
@@ -167,7 +167,7 @@ class Composed:
     if where is not None:
       where = check_where(where, jnp.shape(where if weights is None else weights))
       weights = jnp.asarray(where, jnp.float32) if weights is None else zero_elsewhere(where, weights)
-    return weights, batch if weights is None else _finite(batch, weights)
+    return check_weights(weights), batch if weights is None else _finite(batch, weights)
 
   def _forward(
     self,
@@ -233,11 +233,13 @@ def compose(
   term's name folded in, and `loss_fn` gets the key itself, so adding a term changes no other draw. The loss
   and all example terms share one forward pass.
 
-  The weights of the examples are `batch["weights"]` `[batch]`. An example whose `batch["where"]` `[batch]` is
-  false has weight 0. Without both, all examples have the same weight. An example of weight 0 needs no label,
-  and its inputs may be NaN: `loss_fn` sees 0 for its label, and for NaN and infinity in its entries. Weights
-  and `where` may have the shape of the loss instead, as `[batch, length]` for tokens. An entry whose leading
-  axis is as long as the batch is one of examples; constants, such as a mask of classes, belong to `loss_fn`.
+  The weights of the examples are `batch["weights"]` `[batch]`, at least 0. An example whose `batch["where"]`
+  `[batch]` is false has weight 0. Without both, all examples have the same weight. An example of weight 0
+  needs no label, and its inputs may be NaN: `loss_fn` sees 0 for its label, and for NaN and infinity in its
+  entries. Tokens must be in range everywhere, since a token without weight may be context, or read by a term
+  with weights of its own. Weights and `where` may have the shape of the loss instead, as `[batch, length]`
+  for tokens. An entry whose leading axis is as long as the batch is one of examples; constants, such as a
+  mask of classes, belong to `loss_fn`.
 
   On several devices, average the gradients: a sum would count a penalty once per device. If the devices'
   weights differ, weight the average by the counts in the metrics. `jax.shard_map` already sums the gradients

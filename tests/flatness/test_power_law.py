@@ -194,3 +194,13 @@ def test_bad_arguments():
     flatness.power_law_fit(np.ones(3), np.ones(2))
   with pytest.raises(ValueError, match="where must be booleans"):
     flatness.power_law_fit(np.ones(3), np.ones(3), where=np.ones(3))
+
+
+def test_points_may_lie_on_several_devices():
+  mesh = jax.make_mesh((4,), ("data",))
+  x = np.linspace(1, 9, 16)
+  y = 3 * x**-2
+  placed = [jax.device_put(each, jax.NamedSharding(mesh, jax.P("data"))) for each in (x, y)]
+  for function in (flatness.power_law_fit, flatness.broken_power_law_fit):
+    for got, want in zip(function(*placed), function(x, y), strict=True):
+      np.testing.assert_allclose(got, want, rtol=1e-6)

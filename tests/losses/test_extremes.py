@@ -43,6 +43,16 @@ def test_the_consistency_of_predictions_that_nearly_agree(size):
   np.testing.assert_allclose(got, slope, rtol=1e-4, atol=1e-4 * np.abs(slope).max())
 
 
+@pytest.mark.parametrize(("near", "far"), [(14, 16), (16, 18), (20, 23), (30, 31), (1, 80)])
+def test_the_consistency_of_nearly_certain_predictions(near, far):
+  logits, other = np.float32([[near, 0.0]]), np.float32([[far, 0.0]])
+  gap = oracles.sigmoid(-np.float64(near)) - oracles.sigmoid(-np.float64(far))
+  slope = -2 * gap * oracles.sigmoid(-np.float64(near)) * oracles.sigmoid(np.float64(near)) / 2
+  value, (got, _) = gradient(losses.consistency, logits, other)
+  np.testing.assert_allclose(value, [gap**2], rtol=1e-5)
+  np.testing.assert_allclose(got, [[2 * slope, -2 * slope]], rtol=1e-5)
+
+
 @pytest.mark.parametrize("margin", [0.0, 0.35, 1e3, 1e6, 1e12])
 def test_the_gradient_of_cosface_keeps_its_digits_with_any_margin(margin):
   features, kernel, scale = RNG.normal(size=(5, 3)), RNG.normal(size=(3, 4)), 64.0

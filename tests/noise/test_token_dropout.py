@@ -56,8 +56,8 @@ def test_numbers_that_do_not_fit_are_refused():
   x = jnp.ones((2, 5, 3))
   with pytest.raises(ValueError, match="num_kept must be at most 5 tokens minus num_prefix=1, got 5"):
     noise.token_dropout(jax.random.key(0), x, num_kept=5, num_prefix=1)
-  for options in ({"num_kept": 0}, {"num_kept": 2, "num_prefix": -1}):
-    with pytest.raises(ValueError, match="num_kept"):
+  for name, options in (("num_kept", {"num_kept": 0}), ("num_prefix", {"num_kept": 2, "num_prefix": -1})):
+    with pytest.raises(ValueError, match=f"{name} must be at least"):
       noise.token_dropout(jax.random.key(0), x, **options)
   for options in ({"num_kept": 2.5}, {"num_kept": 2, "num_prefix": 0.5}):
     with pytest.raises(TypeError, match="must be an integer"):

@@ -813,6 +813,18 @@ def test_nan_of_weight_0_in_any_entry_of_the_batch_reaches_nothing(x64, by, shap
     np.testing.assert_allclose(gradient(kernel, batch), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("weights", [np.array([1.0, -1.0, 1.0]), np.array([1.0, np.inf, 1.0])])
+@pytest.mark.parametrize("by", ["weights", "weights_fn"])
+def test_weights_without_sense_are_refused(weights, by):
+  composed = compose(
+    lambda params, batch, *, key: params * batch["inputs"],
+    {},
+    weights_fn=(lambda batch: weights) if by == "weights_fn" else None,
+  )
+  with pytest.raises(ValueError, match=r"weights must lie in \[0, inf\), got values from"):
+    composed(1.0, {"inputs": jnp.arange(3.0), "weights": jnp.asarray(weights)})
+
+
 @pytest.mark.parametrize(
   ("value", "has_aux", "message"),
   [
