@@ -356,6 +356,19 @@ def test_the_checkpoint_of_a_step(finished_run):
     assert np.mean(predicted != val.labels) == pytest.approx(metrics["val/error"])
   with pytest.raises(train.RunError, match=rf"no good checkpoint of step 7; there is {min(steps)}, "):
     train.load(finished_run, checkpoint=7)
+  with pytest.raises(train.RunError, match=rf"no good checkpoint of step 7; there is {min(steps)}, "):
+    predict.at(7)
+
+
+def test_a_checkpoint_of_another_seed_is_not_taken_by_a_loaded_run(finished_copy, tmp_path):
+  train.train(runs.make_config({"seed": 1}), tmp_path / "other")
+  predict = train.load(finished_copy)
+  assert predict.at(predict.step).step == predict.step
+  folder = finished_copy / "checkpoints" / str(predict.step)
+  shutil.rmtree(folder)
+  shutil.copytree(tmp_path / "other" / "checkpoints" / str(predict.step), folder)
+  with pytest.raises(train.RunError, match=rf"no good checkpoint of step {predict.step}; there is "):
+    predict.at(predict.step)
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ from jaxreg.train.finished.loss import make_loss_fn, whole_batch
 from jaxreg.train.finished.restore import decoding_of, restore_config, restore_run
 from jaxreg.train.run.checkpoint import restore_state
 from jaxreg.train.run.folder_name import EVALUATES
-from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.run.manifest import good_steps, pick_step
 from jaxreg.train.run.workdir import check_same
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
@@ -150,6 +150,7 @@ class Predictor:
 
   def at(self, step: int) -> "Predictor":
     """Returns the same run at another of its `checkpoints`; the pure functions are shared."""
+    step = pick_step(self.workdir, step, self.config.checkpoint.best)  # verifies the files
     state = restore_state(self.program, self.workdir, step, self._replica, self.config.replicas)
     return dataclasses.replace(self, step=step, state=state)
 
