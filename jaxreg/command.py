@@ -168,9 +168,16 @@ def _mend_streams() -> None:
 
 def _end(number: int, frame: object) -> None:
   """Ends the program on a signal while nothing is trained or to be saved, or on a second Ctrl-C."""
+  from jaxreg.train.run.interrupt import SIGNALS, requeue
+
   del frame  # an exception in its place would be lost inside a destructor
+  for each in SIGNALS:  # SLURM sends SIGTERM soon after SIGUSR1, while we ask it to requeue
+    signal.signal(each, signal.SIG_IGN)
   try:
-    os.write(2, f"{program()}: interrupted; the same command continues from the last checkpoint\n".encode())
+    # JAX may not know yet which process is the first one; SLURM does.
+    remark = os.environ.get("SLURM_PROCID", "0") == "0" and requeue(number)
+    said = "interrupted; the same command continues from the last checkpoint"
+    os.write(2, "".join(f"{program()}: {printable(line)}\n" for line in (said, remark) if line).encode())
   finally:  # even if nobody reads the line
     os._exit(128 + number)
 

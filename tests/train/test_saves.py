@@ -3,6 +3,8 @@
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 import time
 
 import pytest
@@ -205,3 +207,17 @@ def test_slurm_is_asked_to_requeue(scontrol, monkeypatch):
   assert interrupt.requeue(signal.SIGUSR1).startswith("SLURM does not requeue job 4711 (")
   monkeypatch.delenv("SLURM_JOB_ID")
   assert interrupt.requeue(signal.SIGUSR1) is None
+
+
+@pytest.mark.parametrize(("rank", "asked"), [("0", "requeue 4711\n"), ("1", "")])
+def test_slurm_is_asked_once_where_usr1_ends_the_program_at_once(scontrol, monkeypatch, rank, asked):
+  """The end of the time follows while SLURM is asked: SIGTERM, and SIGUSR1 once more."""
+  heard = scontrol(0)
+  heard.touch()
+  program = heard.with_name("scontrol")
+  program.write_text(program.read_text() + "kill -TERM $PPID\nkill -USR1 $PPID\n")
+  monkeypatch.setenv("SLURM_PROCID", rank)
+  code = "import signal; from jaxreg import command; command._end(signal.SIGUSR1, None)"
+  ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+  assert (ended.returncode, heard.read_text()) == (128 + signal.SIGUSR1, asked)
+  assert ("SLURM was asked to requeue job 4711" in ended.stderr) == bool(asked)
