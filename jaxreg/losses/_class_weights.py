@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_option, check_range
+from jaxreg._checks import check_choice, check_option, check_range, known_values
 from jaxreg.typing import Array
 
 
@@ -59,16 +59,19 @@ def class_weights(
   check_option(beta, "beta", (), low=0, high=1, open_high=True)
   if limit is not None:
     check_option(limit, "limit", (), low=1, high=math.inf)
-  n = jnp.asarray(counts.astype(jnp.promote_types(counts.dtype, jnp.float32)))
+  dtype, known = jnp.promote_types(counts.dtype, jnp.float32), known_values(counts)
+  # Known counts are weighed in float64, since counts above 3e38 and products of large ones overflow float32.
+  xp: Any = jnp if known is None else np
+  n = counts.astype(dtype) if known is None else known.astype(np.float64)
   some = n > 0
-  safe = jnp.where(some, n, 1)
+  safe = xp.where(some, n, 1)
   if scheme == "effective":
     # 1 - beta^n without the rounding of a beta near 1.
-    raw = (1 - beta) / -jnp.expm1(safe * math.log(beta)) if beta else jnp.ones_like(n)
+    raw = (1 - beta) / -xp.expm1(safe * math.log(beta)) if beta else xp.ones_like(n)
   else:
-    raw = 1 / (safe if scheme == "inverse" else jnp.sqrt(safe))
+    raw = 1 / (safe if scheme == "inverse" else xp.sqrt(safe))
   if limit is not None:
-    raw = jnp.minimum(raw, limit * jnp.where(some, raw, jnp.inf).min())
-  raw = jnp.where(some, raw, 0)
+    raw = xp.minimum(raw, limit * xp.where(some, raw, xp.inf).min())
+  raw = xp.where(some, raw, 0)
   total = (n * raw).sum()
-  return raw * (n.sum() / jnp.where(total > 0, total, 1))
+  return jnp.asarray((raw * (n.sum() / xp.where(total > 0, total, 1))).astype(dtype))

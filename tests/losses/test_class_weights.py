@@ -20,8 +20,8 @@ def test_inverse_is_scikit_learns():
   np.testing.assert_allclose(jax.jit(losses.class_weights)(jnp.bincount(labels, length=5)), want, rtol=1e-6)
 
 
-def test_counts_beyond_32_bits_do_not_wrap():
-  counts = np.array([2**32 + 1, 1])
+@pytest.mark.parametrize("counts", [np.array([2**32 + 1, 1]), np.array([1e39, 1e5])], ids=str)
+def test_counts_beyond_32_bits_neither_wrap_nor_overflow(counts):
   want = counts.sum() / (2 * counts.astype(np.float64))
   np.testing.assert_allclose(losses.class_weights(counts), want, rtol=1e-6)
 
