@@ -19,7 +19,7 @@ import runs
 from sklearn import compose, datasets, impute, preprocessing
 
 from jaxreg import train
-from jaxreg.train.data.huggingface import Encoded
+from jaxreg.train.data.huggingface import Encoded, _open_parquet
 from jaxreg.train.data.tables import inputs_of_rows
 from jaxreg.train.errors import ArgumentError
 
@@ -500,6 +500,20 @@ def test_columns_of_numbers_texts_classes_and_lists(tmp_path):
   np.testing.assert_allclose(np.sort(every[:, :3], axis=0), np.sort(written, axis=0), atol=1e-6)
   left = stored(tmp_path / "set", test="", leave_out=("flag", "colour", "zip"), labels=("vector",))
   assert (left.input_names, left.class_names) == (("label",), names[:3])
+
+
+@pytest.mark.parametrize("name", ["a[1]", "a*", "a?"])
+def test_a_path_that_reads_as_a_pattern(tmp_path, name):
+  """Files and saved data sets are read; a folder of Parquet files is refused in one line."""
+  table = hub.Dataset.from_dict({"x": [0.5 * k for k in range(40)], "label": [0, 1] * 20})
+  save_to_disk(tmp_path / name / "saved", {"train": table})
+  assert stored(tmp_path / name / "saved", test="").input_names == ("x",)
+  table.to_parquet(tmp_path / name / "rows.parquet")
+  assert _open_parquet(tmp_path / name / "rows.parquet")["x"][:] == table["x"][:]
+  save_parquet(tmp_path / name / "set", {"train": table})
+  message = rf"huggingface\.path: the package datasets takes '.*{re.escape(name)}/set' for a pattern; give"
+  with pytest.raises(train.RunError, match=message):
+    stored(tmp_path / name / "set")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import glob
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -149,7 +150,8 @@ def _open_parquet(file: Path) -> "datasets.Dataset":
   _quieten()
   try:
     check_parquet([file])
-    return datasets.Dataset.from_parquet(str(file))  # pyright: ignore[reportReturnType]
+    # `datasets` takes a path for a pattern.
+    return datasets.Dataset.from_parquet(glob.escape(str(file)))  # pyright: ignore[reportReturnType]
   except Exception as error:  # readers of Parquet have no common error
     raise ArgumentError("inputs", f"{file} cannot be read as Parquet ({one_line(error)})") from error
 
@@ -163,6 +165,10 @@ def _open(path: str, configuration: str, shown: str) -> "datasets.DatasetDict":
   _quieten()
   folder = Path(path).expanduser()
   saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+  whole = str(folder.resolve()) if folder.exists() and not saved else ""
+  if glob.escape(whole) != whole:
+    problem = f"the package datasets takes {whole!r} for a pattern; give a path without * ? ["
+    raise ArgumentError("path", problem)
   try:
     if saved:
       stored: Any = _load_saved(folder)
