@@ -1,5 +1,7 @@
 """Labels that are no or yes, one an example or several: against float64 NumPy and scikit-learn."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,13 +10,15 @@ import runs
 from scipy.special import expit
 from sklearn import metrics as sklearn
 
-from jaxreg import train
+from jaxreg import augment, train
+from jaxreg.augment._mixup import partners
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.finished.measures import HELD_OUT, SPLIT_ALONE, Predicted, _remarks
 from jaxreg.train.methods.yes_or_no import predict_binary
 from jaxreg.train.run import manifest
+from jaxreg.train.step.batch import make_examples
 from jaxreg.train.summary import summary
 
 FIELDS = {
@@ -23,6 +27,7 @@ FIELDS = {
   "model.MLP.dropout_rate": 0.0,
   "epochs": 3,
 }
+OWN = {"data.name": "npz", "method.name": "binary"}
 DATA = sources.digits(attributes=True).limited(128)
 ATOL = 1e-6  # of the log-odds
 MEASURES = (
@@ -68,6 +73,36 @@ def test_the_loss_is_the_mean_over_the_labels_that_are_known():
   assert got["accuracy"] == pytest.approx(mean((np.asarray(logits) > 0) == labels), rel=1e-5)
   changed = {"inputs": inputs, "labels": np.where(labels < 0, -1, labels), "weights": weights}
   assert stepped(changed)[0]["loss"] == got["loss"]
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_a_mix_with_a_label_that_is_not_known_is_not_known_and_no_other(numbers):
+  """The weights and the labels in NumPy: only the answers known to both partners count."""
+  labels = np.array([[0, 1, 1], [1, 0, -1], [-1, 1, 0], [1, 1, 1], [-1, -1, -1]])
+  stored = np.where(labels < 0, np.nan, labels).astype(np.float32) if numbers else labels.astype(np.int32)
+  batch = {"inputs": jnp.arange(5.0)[:, None], "labels": jnp.asarray(stored)}
+  mix = functools.partial(augment.mixup, alpha=1.0, num_classes=None if numbers else 2)
+  mixed = jax.jit(mix)(jax.random.key(1), batch)  # as a step does
+  examples = make_examples(mixed, 1.0, numbers=numbers)
+  # The inputs are the numbers of the examples, so that they show partner and share.
+  _, for_order = jax.random.split(jax.random.key(1))
+  other = np.asarray(partners(for_order, jnp.asarray((labels >= 0).any(1))))
+  assert (other != np.arange(5)).sum() >= 2
+  both = (labels >= 0) & (labels[other] >= 0)
+  np.testing.assert_array_equal(examples.where, both)
+  np.testing.assert_array_equal(examples.weights, both)
+  share = np.where(other == range(5), 1, (mixed["inputs"][:, 0] - other) / (np.arange(5) - other + 1e-9))
+  yes = np.where(both, share[:, None] * labels + (1 - share[:, None]) * labels[other], 0)
+  np.testing.assert_allclose(examples.labels if numbers else examples.labels[..., 1], yes, atol=1e-5)
+
+
+def test_a_gradient_of_mixed_labels_some_of_them_not_known_is_finite():
+  labels = DATA.train.labels[:32].astype(np.int32)
+  labels[::2, 1] = -1
+  fields = {"augment.names": ("mixup",)}
+  got, _ = stepped({"inputs": DATA.train.inputs[:32], "labels": labels}, **fields)
+  assert 0 < got["nll"] < 2
+  assert np.isfinite(got["grad_norm"])
 
 
 @pytest.mark.thorough
@@ -178,6 +213,9 @@ def test_a_label_without_an_answer_yes_is_left_out_of_means_and_named():
   best = max(odds, key=lambda at: sklearn.f1_score(first, odds >= at))
   want = [sklearn.f1_score(first, odds >= best), sklearn.f1_score(odds > 1, z[:, 1] >= 0)]
   assert HELD_OUT["thresholds"](later, shown, 0.1)["tuned_f1_macro"] == pytest.approx(np.mean(want))
+  # So it is for a label that is always yes in the validation split.
+  always = shown._replace(labels=np.stack([first, np.ones_like(first)], -1))
+  assert HELD_OUT["thresholds"](later, always, 0.1)["tuned_f1_macro"] == pytest.approx(np.mean(want))
 
   none = shown._replace(labels=np.zeros_like(labels))
   assert np.isnan([*SPLIT_ALONE["ranking"](none).values()]).all()
@@ -187,6 +225,9 @@ def test_a_label_without_an_answer_yes_is_left_out_of_means_and_named():
     "evaluate.measures: test has no answer yes to the label rare, which the means over labels leave out",
     "evaluate.measures: val has no answer yes to the label rare, whose threshold stays at 0.5",
   ]
+  split = Split(z, always.labels)
+  lines = _remarks(Dataset(split, split, split, 2, class_names=("common", "rare")), "test", ["thresholds"])
+  assert lines == ["evaluate.measures: val has no answer no to the label rare, whose threshold stays at 0.5"]
 
 
 def arrays(labels, path):
@@ -202,6 +243,21 @@ def test_arrays_of_your_own(tmp_path):
   assert data.num_classes == 2
   np.testing.assert_array_equal(data.test.labels, labels)
   assert len(data.train) == 45
+
+
+@pytest.mark.parametrize("name", ["train", "val", "test"])
+def test_a_split_without_a_known_label_is_refused(tmp_path, name):
+  labels = {part: np.random.default_rng(1).integers(0, 2, (30, 2)) for part in ("train", "val", "test")}
+  labels[name][:] = -1
+  parts = {f"x_{part}": np.random.default_rng(k).normal(size=(30, 5)) for k, part in enumerate(labels)}
+  np.savez(tmp_path / "a.npz", **parts, **{f"y_{part}": each for part, each in labels.items()})
+  fields = {**OWN, "data.npz.path": str(tmp_path / "a.npz")}
+  with pytest.raises(train.RunError, match=rf"^data\.npz: split {name}: no label is known, all are -1$"):
+    train.train(runs.make_config(fields), tmp_path / "run")
+  labels[name][20:] = 1  # beyond the examples that are kept
+  np.savez(tmp_path / "a.npz", **parts, **{f"y_{part}": each for part, each in labels.items()})
+  with pytest.raises(train.RunError, match=rf"^data\.subset: split {name}: no label is known in the 20 ex"):
+    train.train(runs.make_config({**fields, "data.subset.limit": 20}), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,8 @@ class Split:
       integers = labels.ndim in (1, 2) and labels.dtype.kind in "iu"
       if not integers or (several and not _is_several(labels)):
         return f"labels must be integers [n], got {labels.dtype} {labels.shape}{remedy(labels)}"
+      if labels.ndim > 1 and len(labels) and not known(labels).any():
+        return "no label is known, all are -1"
     if inputs.ndim < 2 or 0 in inputs.shape[1:]:
       return f"inputs must be [n, ...] with values in each, got {inputs.shape}"
     if len(inputs) != len(labels):

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.dataset import Dataset, Split, known
 from jaxreg.train.errors import ArgumentError
 
 
@@ -38,7 +38,11 @@ def subset(data: Dataset, of: Subset) -> Dataset:
     left = data.train.take(slice(of.num_train, None))
     rest = left if data.rest is None else data.rest.joined(left)
     data = dataclasses.replace(data, train=data.train.take(slice(of.num_train)), rest=rest)
-  return _keep_classes(data, of).limited(of.limit)
+  data = _keep_classes(data, of).limited(of.limit)
+  for name, split in data.splits().items():
+    if len(split) and not known(split.labels).any():
+      raise ArgumentError("", f"split {name}: no label is known in the {len(split)} examples that are kept")
+  return data
 
 
 def _keep_classes(data: Dataset, of: Subset) -> Dataset:

@@ -216,14 +216,15 @@ def _ranking(shown: Predicted) -> Measured:
 def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   """Measures F1 with the threshold for each label that has the largest F1 on the validation split.
 
-  A label without an answer yes in the validation split keeps the threshold 0, which is the probability 0.5.
+  A label without an answer yes, or without an answer no, in the validation split keeps the threshold 0, which
+  is the probability 0.5.
   """
   from sklearn.metrics import precision_recall_curve
 
   del alpha
   best: list[float] = []
   for label in _answers(held_out):
-    if not label.yes.any():
+    if not label.yes.any() or label.yes.all():  # the largest F1 would be that of always yes
       best.append(0.0)
       continue
     precision, recall, thresholds = precision_recall_curve(*label)
@@ -284,8 +285,9 @@ def _remarks(dataset: Dataset, split: str, names: Collection[str]) -> list[str]:
   if "ranking" in names and (lacking := _lacking(labels, 0, dataset.class_names)):
     lines.append(f"{split} has no answer no to the label {lacking}, which the mean AUROC leaves out")
   held_out = dataset.val.labels
-  if "thresholds" in names and (lacking := _lacking(held_out, 1, dataset.class_names)):
-    lines.append(f"val has no answer yes to the label {lacking}, whose threshold stays at 0.5")
+  for word, answer in {"yes": 1, "no": 0}.items():
+    if "thresholds" in names and (lacking := _lacking(held_out, answer, dataset.class_names)):
+      lines.append(f"val has no answer {word} to the label {lacking}, whose threshold stays at 0.5")
   return [f"evaluate.measures: {line}" for line in lines]
 
 

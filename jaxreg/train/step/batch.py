@@ -65,20 +65,19 @@ def make_examples(batch: Batch, scale: float, *, numbers: bool = False) -> Examp
   """Makes the examples of a batch with stored `inputs`, `labels` and perhaps `weights` (default 1).
 
   A label of -1 is none. With `numbers`, floating labels are standardised numbers, and NaN is none; without,
-  they are probabilities.
+  they are probabilities, and NaN is the mix of a label that is not known.
   """
   inputs, labels = batch["inputs"], batch["labels"]
   weights = batch["weights"] if "weights" in batch else jnp.ones(labels.shape[:1], jnp.float32)
-  if numbers or not jnp.issubdtype(labels.dtype, jnp.floating):
-    where = jnp.isfinite(labels) if numbers else labels >= 0
-    if labels.ndim > 1:
-      weights = jnp.where(where, weights[:, None] if weights.ndim == 1 else weights, 0)
-    known = where & (weights != 0)
-    labels = jnp.where(known, labels, 0)
+  mixed = not numbers and jnp.issubdtype(labels.dtype, jnp.floating)
+  if mixed:
+    where = jnp.isfinite(labels).all(axis=-1)
   else:
-    if weights.ndim < labels.ndim - 1:
-      weights = jnp.broadcast_to(weights[:, None], labels.shape[:-1])
-    where = jnp.ones(weights.shape, bool)
+    where = jnp.isfinite(labels) if numbers else labels >= 0
+  if where.ndim > 1:
+    weights = jnp.where(where, weights[:, None] if weights.ndim == 1 else weights, 0)
+  known = where & (weights != 0)
+  labels = jnp.where(known[..., None] if mixed else known, labels, 0)
   present = (weights != 0).any(axis=tuple(range(1, weights.ndim)))
   # 0 * NaN must not reach the gradient.
   inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, inputs.ndim))), inputs, 0)
