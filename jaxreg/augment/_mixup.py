@@ -34,7 +34,7 @@ def mixup(
   The labels become soft; `losses.softmax_cross_entropy`, `losses.focal` and others take soft labels. No label
   smoothing is added. Partners are drawn among the examples that count, uniformly; an example that does not
   count is mixed with none. With weights, :math:`y_i` counts :math:`\lambda w_i`, :math:`y_j` counts
-  :math:`(1 - \lambda) w_j`, and the weight of the pair is their sum, so an example teaches as its weight says.
+  :math:`(1 - \lambda) w_j`, and the weight of the pair is their sum: an example teaches as its weight says.
 
   Args:
     key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.

@@ -111,7 +111,8 @@ def dropmax(
     posterior_logits: logits of `g`, by default `stop_gradient(retain_logits) + residual_logits`.
     temperature: temperature of the relaxation, positive; a scalar or `[...]`.
     num_samples: `S`, masks per example.
-    kl_weight, entropy_weight, auxiliary_weight: weights of the terms, scalars or `[...]`, at least 0; 1 in the paper.
+    kl_weight, entropy_weight, auxiliary_weight: weights of the terms, scalars or `[...]`, at least 0; 1 in
+      the paper.
     class_reduction: `"mean"` divides the entropy and auxiliary sums by the number of classes (not in the
       paper). With hundreds of classes the sums outweigh the likelihood.
     where: `[...]`, bool: which examples count.

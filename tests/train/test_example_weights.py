@@ -220,9 +220,7 @@ def test_an_example_of_weight_0_does_not_describe_the_data(tmp_path, numbers):
     arrays = {"x_train": x[:40][rows], "y_train": y[:40][rows], "weights_train": weights[rows]}
     arrays |= {"x_val": x[40:50], "y_val": y[40:50], "x_test": x[50:], "y_test": y[50:]}
     np.savez(tmp_path / f"{name}.npz", **arrays)
-    described.append(
-      runs.read_source("npz", path=str(tmp_path / f"{name}.npz"), standardize=True).describe()
-    )
+    described.append(runs.read_source("npz", path=str(tmp_path / f"{name}.npz"), standardize=True).describe())
   for name in ("input_mean", "input_std", "label_mean", "label_std", "class_counts"):
     np.testing.assert_allclose(*(getattr(each, name) for each in described), rtol=1e-12)
 

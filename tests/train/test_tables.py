@@ -214,12 +214,90 @@ def test_mistakes_are_told(tmp_path, columns, options, message):
     ("x\0,\0l\0\n\0", r"encoding: .* is not text in utf-8 \(it has zero bytes\)"),
     ("x;label\n1;a\n", r"delimiter: must be the character between two values, got ',', by which"),
     ("x;y;label\n0,5;1;a\n", r"cannot be read .* give in delimiter"),
+    ("sep=,\nx,label\n1,a\n", r"row 1 names no columns but the delimiter"),
+    ("0.5,1.5\n1,2\n", r"path: .*row 1 must name the columns, got 0\.5, 1\.5"),
   ],
 )
 def test_a_damaged_file_is_told(tmp_path, text, message):
   (tmp_path / "a.csv").write_bytes(text.encode(errors="surrogateescape"))
   with pytest.raises(train.RunError, match=message):
     load(path=str(tmp_path / "a.csv"))
+
+
+MARKED = {
+  "thousands": lambda x: f"{x:,}.50",
+  "millions": lambda x: f"{x},234,000",
+  "German": lambda x: f"{x}.234,50",
+  "spaces": lambda x: f"{x} 234.50",
+  "apostrophes": lambda x: f"{x}'234.5",
+  "minus": lambda x: f"\u2212{x}.5",
+  "per cent": lambda x: f"{x}%",
+  "dollars": lambda x: f"${x}",
+  "underscores": lambda x: f"{x}_000",
+  "Fortran": lambda x: f"{x}.5D+02",
+  "full width": lambda x: "".join(chr(ord(digit) + 0xFEE0) for digit in str(x)),
+  "no width": lambda x: f"{x}\u200b",
+  "n/a in most": lambda x: "n/a" if x % 3 else str(x),
+}
+
+
+@pytest.mark.parametrize("form", MARKED)
+@pytest.mark.parametrize("role", ["input", "label"])
+def test_numbers_with_marks_are_not_categories(tmp_path, form, role):
+  values = [MARKED[form](1000 + 111 * (k % 7) if form == "thousands" else 3 + k % 7) for k in range(140)]
+  table = {"x": np.arange(140) % 2, "y": values}
+  options = {"labels": ("y",) if role == "label" else ("x",), "validation_fraction": 0.2, "delimiter": ";"}
+  options |= {"decimal": ","} if form == "German" else {}
+  file = write(tmp_path / "a.csv", table, delimiter=";")
+  with pytest.raises(
+    train.RunError, match=r"text: .*row \d+: column 'y' .* looks like a number; .* in text$"
+  ):
+    load(path=file, **options)
+  kept = load(path=file, text=("y",), **options)
+  names = kept.class_names if role == "label" else [name.removeprefix("y=") for name in kept.input_names]
+  assert [*names] == sorted({*values})
+
+
+def test_categories_with_digits_stay_categories(tmp_path):
+  for values in (
+    ["2020.01.02", "2020.01.03"],
+    ["192.168.0.1", "192.168.0.2"],
+    ["A5", "B7"],
+    ["1st", "2nd"],
+    ["9:30", "10:15"],
+  ):
+    data = load(path=write(tmp_path / "a.csv", {"x": values * 30, "label": [0, 1, 1] * 20}))
+    assert data.input_names == tuple(f"x={value}" for value in sorted(values))
+
+
+def test_missing_numbers_have_the_decimal_mark_of_the_file(tmp_path):
+  table = {"x": ["-99", "2,5", "-99,5"] * 20, "label": [0, 1, 1] * 20}
+  file = write(tmp_path / "a.csv", table, delimiter=";")
+  options = {"missing": ("-99,0", "-99,50"), "delimiter": ";", "decimal": ","}
+  assert load(path=file, **options).columns["fill"] == {"x": 2.5}
+
+
+def test_truth_values_are_no_missing_numbers(tmp_path):
+  table = {"x": [0.0, 1.0, 3.0] * 20, "b": [True, False, False] * 20, "label": ["u", "v", "v"] * 20}
+  file = write(tmp_path / "a.csv", table)
+  options = {"path": file, "missing": ("0",)}
+  fields = {"data.name": "csv", **{f"data.csv.{name}": value for name, value in options.items()}}
+  train.train(runs.make_config({**fields, "epochs": 1, "method.name": "softmax"}), tmp_path / "run")
+  predict = train.load(tmp_path / "run")
+  want = np.array([[2.0, 1], [1.0, 0], [3.0, 0]])  # a missing number is the mean of 1 and 3
+  for rows in (file, predict.read_table(tmp_path / "a.csv"), {**table, "x": [0, 1, 3] * 20}):
+    got = np.asarray(predict.stored(rows), np.float64) * predict.data.input_std + predict.data.input_mean
+    np.testing.assert_allclose(got[:3], want, atol=0.2)  # the mean is that of the rows of training
+    np.testing.assert_allclose(got[:3, 1], want[:, 1], atol=1e-6)
+
+
+def test_rows_of_weight_0_fill_no_missing_number(tmp_path):
+  table = {"x": ["1", "", "1e9", "3"] * 20, "c": ["a", "a", "odd", "b"] * 20, "w": [1, 1, 0, 1] * 20}
+  table |= {"label": [0, 1, 1, 0] * 20}
+  file = write(tmp_path / "a.csv", table)
+  other = write(tmp_path / "b.csv", table | {"x": ["2"] * 80})
+  data = load(path=file, val=other, test=other, weights="w")
+  assert data.columns == {"fill": {"x": 2.0}, "categories": {"c": ["a", "b"]}}
 
 
 def test_a_label_that_training_lacks_is_told_with_its_row(tmp_path):

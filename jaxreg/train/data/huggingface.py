@@ -169,6 +169,9 @@ def _open(path: str, configuration: str, shown: str) -> "datasets.DatasetDict":
   if glob.escape(whole) != whole:
     problem = f"the package datasets takes {whole!r} for a pattern; give a path without * ? ["
     raise ArgumentError("path", problem)
+  if not saved and folder.is_dir() and any(folder.rglob("*.csv")):
+    problem = f"{path} has CSV files, whose cells must not be guessed; give one with data.name=csv"
+    raise ArgumentError("path", f"{problem}, or write Parquet files")
   try:
     if saved:
       stored: Any = _load_saved(folder)

@@ -29,7 +29,11 @@ MANY_INTEGERS = 20  # a label with at least this many different integers may be 
 TEST_FRACTION = 0.2  # of the training rows, if no file or split is for the test
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 FLAGS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
-NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # names of columns without one, of pandas too
+NAMELESS = re.compile(r"|Unnamed: .*|__index_level_\d+__")  # names of columns without one, of pandas too
+# A number as people write it: marks between thousands, symbols of units, an exponent of Fortran.
+MARKED = re.compile(
+  r"\W{0,3}[+-]?(\d{1,3}([.,'\u2019_ ])\d{3}(\2\d{3})*((?!\2)[.,]\d+)?|\d*[.,]?\d+)([eEdD][+-]?\d+)?\W{0,3}"
+)
 Kind = Literal["auto", "classes", "numbers"]
 CSV_FORM: dict[str, Any] = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing": MISSING}
 
@@ -142,6 +146,11 @@ def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple
       f"{shortened(names[0], 60)!r}",
     )
   named = names[names != ""]
+  numbered = [[str(k) for k in range(first, len(names) + first)] for first in (0, 1)]  # as pandas may
+  if _numbers(names).notna().all() and [*names] not in numbered:
+    raise ArgumentError(
+      argument, f"{file}, row 1 must name the columns, got {shortened(', '.join(names), 60)}"
+    )
   if named.duplicated().any():
     raise ArgumentError(argument, f"{file} names a column twice: {', '.join(named)}")
   frame = cells.iloc[1:][named.index].apply(lambda column: column.str.strip()).set_axis([*named], axis=1)
@@ -154,11 +163,14 @@ def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple
 
 def _check_widths(file: Path, delimiter: str, encoding: str) -> None:
   """Checks that each row has as many values as the first one, which pandas would fill up without a word."""
+  encoding = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding  # a mark may come first
   with unpacked(file) as stream, io.TextIOWrapper(stream, encoding, newline="") as text:
     width = 0
     for number, row in enumerate(csv_format.reader(text, delimiter=delimiter), 1):
       if number == 1 and any("\0" in name for name in row):
         raise UnicodeError("it has zero bytes")
+      if number == 1 and row and row[0].startswith("sep="):
+        raise ValueError("row 1 names no columns but the delimiter, 'sep='")
       width = width or len(row)
       if len(row) != width and any(map(str.strip, row)):
         raise ValueError(f"row {number} has {len(row)} values, and row 1 has {width} names")
@@ -215,8 +227,8 @@ class Reading:
       return as_texts
     if there.isin(FLAGS).all():
       return there.map(FLAGS).astype(np.float64).reindex(texts.index)
-    swap = str.maketrans(",.", ".,") if self.decimal == "," else {}
-    numbers, sentinels = _numbers(there.str.translate(swap)), _numbers(pandas().Series([*self.missing]))
+    numbers = _numbers(there, self.decimal)
+    sentinels = _numbers(pandas().Series([*self.missing], dtype=str), self.decimal)
     wrong = there[~np.isfinite(numbers)]
     if wrong.empty:
       large = there[numbers.abs() >= EXACT]
@@ -233,6 +245,7 @@ class Reading:
         "it parts thousands, or name the column in text",
       )
     if 2 * len(wrong) > len(there) and name not in self.numbers:
+      check_texts(name, there, self.where)
       return as_texts
     raise ArgumentError(
       self.argument,
@@ -241,8 +254,23 @@ class Reading:
     )
 
 
-def _numbers(texts: Series) -> Series:
+def check_texts(name: str, texts: Series, where: Callable[[int], str]) -> None:
+  """Checks that the texts of a column are categories, and not numbers with marks or beside one other text."""
+  common = texts.mode()[0]
+  plain = texts.str.normalize("NFKC").str.replace(r"\u200b|\ufeff", "", regex=True).str.replace("\u2212", "-")
+  for part, rest in (("", texts), (f", give {_shown(common)} in missing", texts[texts != common])):
+    marked = rest[plain[rest.index].str.fullmatch(MARKED)]
+    if 2 * len(marked) > len(rest):
+      raise ArgumentError(
+        "text",
+        f"{where(marked.index[0])}: column {name!r} has {_shown(marked.iloc[0])}, which looks like a number; "
+        f"write plain numbers, with decimal as it is given{part}, or name the column in text",
+      )
+
+
+def _numbers(texts: Series, decimal: str = ".") -> Series:
   """Converts texts to numbers in float64; NaN for texts that are not numbers."""
+  texts = texts.str.translate(str.maketrans(",.", ".,")) if decimal == "," else texts
   return pandas().to_numeric(texts, errors="coerce").astype(np.float64)
 
 
@@ -428,10 +456,14 @@ def read_csv_rows(
     where=lambda row: f"{file}, row {row + 1}",
     numbers=columns["fill"],
   )
-  return read.rows(texts[[*names]]).frame
+  rows = read.rows(texts[[*names]])
+  # Truth values remain what they are, since a number of `missing` is none of them.
+  return rows.frame.assign(**{name: rows.frame[name].map({0.0: False, 1.0: True}) for name in rows.titles})
 
 
-def inputs_of_rows(columns: Mapping[str, Any], rows: Any, missing: Collection[str] = ()) -> np.ndarray:
+def inputs_of_rows(
+  columns: Mapping[str, Any], rows: Any, missing: Collection[str] = (), decimal: str = "."
+) -> np.ndarray:
   """Computes the inputs `[n, inputs]` of a data frame, a sequence of dicts, or a dict of columns or numbers.
 
   A missing number becomes the training mean; a missing or new category is 0 everywhere, and a warning names
@@ -453,7 +485,7 @@ def inputs_of_rows(columns: Mapping[str, Any], rows: Any, missing: Collection[st
     raise ArgumentError("inputs", "has no rows")
   if twice := [name for name in names_in(columns) if frame.columns.tolist().count(name) > 1]:
     raise ArgumentError("inputs", f"has several columns {twice[0]!r}")
-  numbers = {name: _as_numbers(name, frame[name], missing) for name in columns["fill"]}
+  numbers = {name: _as_numbers(name, frame[name], missing, decimal) for name in columns["fill"]}
   texts = {name: _as_texts(frame[name], values, missing) for name, values in columns["categories"].items()}
   for name, column in texts.items():
     new = column.dropna()[~column.dropna().isin(columns["categories"][name])]
@@ -481,9 +513,10 @@ def _unnested(frame: Frame, names: Collection[str]) -> Frame:
   return frame.assign(**added)
 
 
-def _as_numbers(name: str, values: Series, missing: Collection[str]) -> np.ndarray:
+def _as_numbers(name: str, values: Series, missing: Collection[str], decimal: str) -> np.ndarray:
   """Returns a column as float64, where NaN is missing; other texts and infinite numbers are refused."""
   numbers, none = np.full(len(values), np.nan), values.mask(values.isin([*missing])).isna()
+  truth = values.map(lambda value: isinstance(value, bool | np.bool_))
   for row, (value, is_none) in enumerate(zip(values, none, strict=True)):
     if is_none:
       continue
@@ -494,7 +527,8 @@ def _as_numbers(name: str, values: Series, missing: Collection[str]) -> np.ndarr
     if not np.isfinite(numbers[row]):
       got = shortened(repr(value), 40)
       raise ArgumentError("inputs", f"row {row}: column {name!r} must be a number or missing, got {got}")
-  return np.where(np.isin(numbers, _numbers(pandas().Series([*missing]))), np.nan, numbers)
+  sentinels = _numbers(pandas().Series([*missing], dtype=str), decimal)
+  return np.where(np.isin(numbers, sentinels) & ~truth, np.nan, numbers)
 
 
 def _as_texts(values: Series, categories: Collection[str], missing: Collection[str]) -> Series:
@@ -577,6 +611,8 @@ def make_dataset(
   train = parts["train"]
   weighed = (weights,) if weights else ()
   check_named(train.frame, labels=target, weights=weighed)
+  if weights:
+    _check_weights(train, weights)
   labels = fit_labels(train, target, label_kind)
   parts = _divided(parts, labels, validation_fraction)
   train = parts["train"]
@@ -586,11 +622,11 @@ def make_dataset(
     others = train.frame.columns.drop([*target, *weighed])
     if others.empty:
       raise ArgumentError("", "the table has no column for inputs besides its labels")
-    columns = fit_columns(train.frame[others], text)
+    counting = train.frame if not weights else train.frame[train.frame[weights] > 0]
+    columns = fit_columns(counting[others], text)
     inputs = {part: encode(columns, rows.frame) for part, rows in parts.items()}
   splits = {part: Split(inputs[part], labels.encode(rows)) for part, rows in parts.items()}
   if weights:
-    _check_weights(train, weights)
     splits["train"] = dataclasses.replace(splits["train"], weights=train.frame[weights].to_numpy())
   check_apart(splits["train"], test=splits["test"])
   data = Dataset(

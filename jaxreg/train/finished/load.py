@@ -180,7 +180,8 @@ class Predictor:
       rows = self.read_table(local_path(rows, "inputs"))
     if isinstance(rows, list | tuple) and not any(isinstance(row, Mapping) for row in rows):
       return np.asarray(rows)  # numbers in the order of `input_names`
-    return inputs_of_rows(self.data.columns, rows, self._csv_form["missing"])
+    form = self._csv_form
+    return inputs_of_rows(self.data.columns, rows, form["missing"], form["decimal"])
 
   def _scaled(self, inputs: Array) -> Array:
     return in_model_units(inputs, self.input_dtype, self.scale)
