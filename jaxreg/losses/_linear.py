@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 
 import jax
@@ -51,7 +52,8 @@ def linear(
     features: `h`, `[..., features]`, floating; or a tuple, one for each kernel.
     kernel: `W`, `[features, classes]`; a tuple gives the loss one array of logits per kernel: three for
       `dropmax`, or the student's and the teacher's for `distillation`.
-    *labels: the arguments of the loss after the logits, each `[...]` or `[..., classes]`.
+    *labels: the arguments of the loss after the logits, each `[...]` or `[..., classes]`; none for a term
+      such as `z_loss`.
     bias: `b`, `[classes]`; a tuple if `kernel` is one.
     where: `[...]`, bool: which examples count.
     key: for a random loss; each chunk uses its own key.
@@ -97,6 +99,7 @@ def linear(
   takes = ["key"] * (key is not None) + ["logits"] * len(kernels) + ["labels"] * len(labels)
   form = f"({', '.join(takes)}) -> [examples]{'' if key is not None else ', or get a key if it is random'}"
   check_function(loss, "loss", form, takes=len(takes))
+  loss = loss if where is None or _takes_where(loss) else _masked(loss)
   classes = kernels[0].shape[1]
   if where is not None:
     where = jnp.asarray(check_where(where, lead))
@@ -113,6 +116,17 @@ def linear(
     return by_chunks(chunk_loss, flat, (kernels, biases), chunk_size).reshape(lead)
 
   return partitioned(whole, rows, kernels, biases, taken, where, key, kept=slice(-1))
+
+
+def _takes_where(loss: Callable[..., Array]) -> bool:
+  try:
+    return "where" in inspect.signature(loss).parameters
+  except ValueError:  # some built-in functions have no signature
+    return False
+
+
+def _masked(loss: Callable[..., Array]) -> Callable[..., Array]:
+  return lambda *args, where: zero_elsewhere(where, loss(*args))
 
 
 def _kernel(kernel: ArrayLike) -> Array:

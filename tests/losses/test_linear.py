@@ -300,3 +300,11 @@ def test_wrong_arguments_are_refused(change, error, message):
 def test_a_random_loss_without_a_key_is_refused():
   with pytest.raises(TypeError, match=r"\(logits, logits, logits, labels\) .* get a key if it is random"):
     losses.linear(losses.dropmax, X, (W, W, W), LABELS)
+
+
+def test_a_loss_of_ones_own_needs_no_where():
+  smoothing = jnp.full(EXAMPLES, 0.1)
+  own = lambda z, y, s: losses.label_smoothing(z, y, smoothing=s)
+  got = losses.linear(own, np.where(WHERE[:, None], X, np.nan), W, LABELS, smoothing, where=WHERE, chunk_size=4)
+  each = losses.label_smoothing(X @ W, LABELS, smoothing=0.1)
+  np.testing.assert_allclose(got, np.where(WHERE, each, 0), rtol=1e-5)

@@ -270,6 +270,14 @@ def test_categories_with_digits_stay_categories(tmp_path):
     assert data.input_names == tuple(f"x={value}" for value in sorted(values))
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_counts_the_rows_is_told(tmp_path, first):
+  table = {"id": np.arange(60) + first, "x": np.arange(60)[::-1], "label": [0, 1, 1] * 20}
+  told = load(path=write(tmp_path / "a.csv", table)).remarks
+  counters = [line for line in told if "counts the rows" in line]
+  assert counters == ["column 'id' counts the rows; leave it out, unless the order has a meaning"]
+
+
 def test_missing_numbers_have_the_decimal_mark_of_the_file(tmp_path):
   table = {"x": ["-99", "2,5", "-99,5"] * 20, "label": [0, 1, 1] * 20}
   file = write(tmp_path / "a.csv", table, delimiter=";")

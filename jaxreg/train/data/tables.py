@@ -57,8 +57,9 @@ def csv(
   """Reads your own table: a CSV file, gzipped or not, whose first row names the columns.
 
   A column of numbers, or of True and False, is an input. Each category of a column of texts is one, too: 1 in
-  its rows, else 0. Inputs are standardised by the training rows. A missing number becomes the training mean;
-  a missing or new category is 0 everywhere. Columns without a name and rows without a value are left out.
+  its rows, else 0. Texts that look like numbers, such as 12% or 1,234.5, are refused unless `text` names
+  their column. Inputs are standardised by the training rows. A missing number becomes the training mean; a
+  missing or new category is 0 everywhere. Columns without a name and rows without a value are left out.
   Remarks name the kinds of the columns, and count missing values.
 
   Args:
@@ -557,6 +558,11 @@ def _remarks(columns: Table, parts: Mapping[str, Rows], left_out: str) -> list[s
     "left out": left_out,
   }
   lines = ["; ".join(f"{kind}: {shortened(names, 300)}" for kind, names in kinds.items() if names)]
+  train = parts["train"].frame
+  if counters := [name for name in fill if (train[name] - train.index).nunique(dropna=False) == 1]:
+    lines.append(
+      f"column {counters[0]!r} counts the rows; leave it out, unless the order has a meaning"
+    )
   for part, rows in parts.items():
     missing = []
     for name in (*fill, *categories):
