@@ -560,9 +560,7 @@ def _remarks(columns: Table, parts: Mapping[str, Rows], left_out: str) -> list[s
   lines = ["; ".join(f"{kind}: {shortened(names, 300)}" for kind, names in kinds.items() if names)]
   train = parts["train"].frame
   if counters := [name for name in fill if (train[name] - train.index).nunique(dropna=False) == 1]:
-    lines.append(
-      f"column {counters[0]!r} counts the rows; leave it out, unless the order has a meaning"
-    )
+    lines.append(f"column {counters[0]!r} counts the rows; leave it out, unless the order has a meaning")
   for part, rows in parts.items():
     missing = []
     for name in (*fill, *categories):
