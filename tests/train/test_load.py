@@ -360,6 +360,7 @@ def test_the_checkpoint_of_a_step(finished_run):
     predict.at(7)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_seed_is_not_taken_by_a_loaded_run(finished_copy, tmp_path):
   train.train(runs.make_config({"seed": 1}), tmp_path / "other")
   predict = train.load(finished_copy)

@@ -285,6 +285,7 @@ def test_missing_numbers_have_the_decimal_mark_of_the_file(tmp_path):
   assert load(path=file, **options).columns["fill"] == {"x": 2.5}
 
 
+@pytest.mark.thorough
 def test_truth_values_are_no_missing_numbers(tmp_path):
   table = {"x": [0.0, 1.0, 3.0] * 20, "b": [True, False, False] * 20, "label": ["u", "v", "v"] * 20}
   file = write(tmp_path / "a.csv", table)
