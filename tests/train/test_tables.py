@@ -216,6 +216,8 @@ def test_mistakes_are_told(tmp_path, columns, options, message):
     ("x;y;label\n0,5;1;a\n", r"cannot be read .* give in delimiter"),
     ("sep=,\nx,label\n1,a\n", r"row 1 names no columns but the delimiter"),
     ("0.5,1.5\n1,2\n", r"path: .*row 1 must name the columns, got 0\.5, 1\.5"),
+    ("0.5,1.5,\n1,2,\n", r"path: .*row 1 must name the columns, got 0\.5, 1\.5"),
+    ('"0,5","1,5"\n1,2\n', r"path: .*row 1 must name the columns, got 0,5, 1,5"),
   ],
 )
 def test_a_damaged_file_is_told(tmp_path, text, message):
@@ -265,17 +267,54 @@ def test_categories_with_digits_stay_categories(tmp_path):
     ["A5", "B7"],
     ["1st", "2nd"],
     ["9:30", "10:15"],
+    ["<18", "18-25", "26-40", "40+"],
   ):
-    data = load(path=write(tmp_path / "a.csv", {"x": values * 30, "label": [0, 1, 1] * 20}))
+    data = load(path=write(tmp_path / "a.csv", {"x": (values * 30)[:60], "label": [0, 1, 1] * 20}))
     assert data.input_names == tuple(f"x={value}" for value in sorted(values))
+
+
+@pytest.mark.parametrize(
+  ("values", "told"),
+  [
+    (["900.5", "1,011.5", "1,012.5"], "row 3: column 'x' has '1,011.5', which .* decimal='.', or name"),
+    (
+      ["9", "n/a", "n/a"],
+      "row 2: column 'x' has '9', .*, give 'n/a' in missing if it stands for no value, or",
+    ),
+  ],
+)
+def test_the_cell_that_is_no_plain_number_and_the_flag_that_helps_are_told(tmp_path, values, told):
+  file = write(tmp_path / "a.csv", {"x": values * 20, "label": [0, 1, 1] * 20})
+  with pytest.raises(train.RunError, match=told):
+    load(path=file)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF_8"])
+def test_a_byte_order_mark_may_come_before_a_quoted_name(tmp_path, encoding):
+  text = '\ufeff"x,1",y,label\n' + "1,2,a\n3,5,b\n" * 20
+  (tmp_path / "a.csv").write_bytes(text.encode())
+  assert load(path=str(tmp_path / "a.csv"), encoding=encoding).input_names == ("x,1", "y")
+
+
+@pytest.mark.parametrize(("part", "other"), [("train", "1"), ("val", "0.5")])
+def test_a_column_whose_values_are_too_large_is_named(tmp_path, part, other):
+  table = {"x": ["0.5", "1", "2"] * 20, "y": np.arange(60) / 7, "label": [0, 1, 1] * 20}
+  large = table | {"x": ["1.7e308", "-1.7e308", other] * 20}
+  files = {
+    name: write(tmp_path / f"{name}.csv", large if name == part else table) for name in ("train", "val")
+  }
+  with pytest.raises(train.RunError, match=f"leave_out: column 'x' has values too large .* in split {part};"):
+    load(path=files["train"], val=files["val"])
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_column_that_counts_the_rows_is_told(tmp_path, first):
-  table = {"id": np.arange(60) + first, "x": np.arange(60)[::-1], "label": [0, 1, 1] * 20}
+  count = np.arange(60) + first
+  table = {"id": count, "index": count, "x": np.arange(60)[::-1], "label": [0, 1, 1] * 20}
   told = load(path=write(tmp_path / "a.csv", table)).remarks
-  counters = [line for line in told if "counts the rows" in line]
-  assert counters == ["column 'id' counts the rows; leave it out, unless the order has a meaning"]
+  counters = [line for line in told if "count the rows" in line]
+  names = "columns that count the rows: id, index"
+  assert counters == [f"{names}; name them in leave_out, unless the order has a meaning"]
 
 
 def test_missing_numbers_have_the_decimal_mark_of_the_file(tmp_path):

@@ -1,5 +1,6 @@
 """Tables: the columns of a CSV file, or of `datasets`, become inputs and labels."""
 
+import codecs
 import csv as csv_format
 import dataclasses
 import io
@@ -147,8 +148,8 @@ def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple
       f"{shortened(names[0], 60)!r}",
     )
   named = names[names != ""]
-  numbered = [[str(k) for k in range(first, len(names) + first)] for first in (0, 1)]  # as pandas may
-  if _numbers(names).notna().all() and [*names] not in numbered:
+  numbered = [[str(k) for k in range(first, len(named) + first)] for first in (0, 1)]  # as pandas may
+  if _numbers(named.str.replace(",", ".")).notna().all() and [*named] not in numbered:
     raise ArgumentError(
       argument, f"{file}, row 1 must name the columns, got {shortened(', '.join(names), 60)}"
     )
@@ -164,7 +165,7 @@ def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple
 
 def _check_widths(file: Path, delimiter: str, encoding: str) -> None:
   """Checks that each row has as many values as the first one, which pandas would fill up without a word."""
-  encoding = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding  # a mark may come first
+  encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding  # a mark may come first
   with unpacked(file) as stream, io.TextIOWrapper(stream, encoding, newline="") as text:
     width = 0
     for number, row in enumerate(csv_format.reader(text, delimiter=delimiter), 1):
@@ -246,7 +247,7 @@ class Reading:
         "it parts thousands, or name the column in text",
       )
     if 2 * len(wrong) > len(there) and name not in self.numbers:
-      check_texts(name, there, self.where)
+      check_texts(name, there, self.where, self.decimal)
       return as_texts
     raise ArgumentError(
       self.argument,
@@ -255,18 +256,25 @@ class Reading:
     )
 
 
-def check_texts(name: str, texts: Series, where: Callable[[int], str]) -> None:
-  """Checks that the texts of a column are categories, and not numbers with marks or beside one other text."""
-  common = texts.mode()[0]
+def check_texts(name: str, texts: Series, where: Callable[[int], str], decimal: str = "") -> None:
+  """Checks that texts are categories, and not numbers with marks or beside one other text.
+
+  `decimal` is the mark of a CSV file; "" for texts that are stored as such.
+  """
   plain = texts.str.normalize("NFKC").str.replace(r"\u200b|\ufeff", "", regex=True).str.replace("\u2212", "-")
-  for part, rest in (("", texts), (f", give {_shown(common)} in missing", texts[texts != common])):
-    marked = rest[plain[rest.index].str.fullmatch(MARKED)]
-    if 2 * len(marked) > len(rest):
-      raise ArgumentError(
-        "text",
-        f"{where(marked.index[0])}: column {name!r} has {_shown(marked.iloc[0])}, which looks like a number; "
-        f"write plain numbers, with decimal as it is given{part}, or name the column in text",
-      )
+  marked, words = texts[plain.str.fullmatch(MARKED)], texts[~plain.str.contains(r"\d")]
+  none = "" if words.empty else words.mode()[0]
+  if 2 * len(marked) <= (texts != none).sum():
+    return
+  odd = marked[_numbers(marked, decimal).isna()]
+  row = (marked if odd.empty else odd).index[0]
+  form = f"write numbers with decimal={decimal!r}" if decimal else "store numbers, and null for no value"
+  given = f", give {_shown(none)} in missing if it stands for no value" if decimal and none else ""
+  raise ArgumentError(
+    "text",
+    f"{where(row)}: column {name!r} has {_shown(texts[row])}, which looks like a number; {form}{given}, "
+    "or name the column in text",
+  )
 
 
 def _numbers(texts: Series, decimal: str = ".") -> Series:
@@ -560,7 +568,8 @@ def _remarks(columns: Table, parts: Mapping[str, Rows], left_out: str) -> list[s
   lines = ["; ".join(f"{kind}: {shortened(names, 300)}" for kind, names in kinds.items() if names)]
   train = parts["train"].frame
   if counters := [name for name in fill if (train[name] - train.index).nunique(dropna=False) == 1]:
-    lines.append(f"column {counters[0]!r} counts the rows; leave it out, unless the order has a meaning")
+    told = f"columns that count the rows: {shortened(', '.join(counters), 300)}"
+    lines.append(f"{told}; name them in leave_out, unless the order has a meaning")
   for part, rows in parts.items():
     missing = []
     for name in (*fill, *categories):
@@ -644,4 +653,10 @@ def make_dataset(
   if not columns:
     return data
   names, remarks = input_names(columns), tuple(_remarks(columns, parts, left_out))
-  return dataclasses.replace(data, columns=columns, input_names=names, remarks=remarks).standardized()
+  with np.errstate(over="ignore", invalid="ignore"):
+    data = dataclasses.replace(data, columns=columns, input_names=names, remarks=remarks).standardized()
+  for part, split in data.splits().items():
+    if large := [name for name, x in zip(names, split.inputs.T, strict=True) if not np.isfinite(x).all()]:
+      problem = f"column {large[0]!r} has values too large to standardize in split {part}"
+      raise ArgumentError("leave_out", f"{problem}; leave it out, or mend or rescale them")
+  return data
