@@ -715,6 +715,7 @@ KINDS = {
   "decimals": (pa.decimal128(5, 2), [decimal.Decimal("1.25"), None], {"z": [1.25, np.nan]}),
   "nothing": (pa.null(), [None, None], "leave_out: column 'z' has no value in training"),
   "texts, some missing": (pa.string(), ["u", None], {"z=u": [1, 0]}),
+  "texts of numbers": (pa.string(), ["0,5", "1,5"], "column 'z' has '0,5', which looks like a number; store"),
   "large texts": (pa.large_string(), TWO, {"z=u": [1, 0], "z=v": [0, 1]}),
   "a dictionary of texts": (pa.dictionary(pa.int32(), pa.string()), TWO, {"z=u": [1, 0], "z=v": [0, 1]}),
   "a dictionary of numbers": (pa.dictionary(pa.int32(), pa.int64()), [5, 7], {"z": [5, 7]}),
@@ -873,7 +874,34 @@ def test_an_image_that_is_missing_is_told_with_its_column(tmp_path):
   assert stored(tmp_path / "set", test="", stream=True).streams()
 
 
-@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv"])
+def test_a_folder_of_csv_files_is_refused(tmp_path, ending):
+  table = {"x": ["0,5", "1,5"] * 20, "label": ["a", "b"] * 20}
+  write(tmp_path / f"train.{ending}", table, "\t" if ending == "tsv" else ",")
+  with pytest.raises(
+    train.RunError, match=r"huggingface\.path: .* has CSV files, .*; use data.name=csv"
+  ) as refused:
+    stored(tmp_path, test="")
+  assert "\n" not in str(refused.value)
+
+
+def test_csv_files_beside_images_or_parquet_refuse_nothing(tmp_path):
+  from PIL import Image
+
+  (tmp_path / "images").mkdir()
+  files = [f"{k}.png" for k in range(20)]
+  for file in files:
+    Image.fromarray(RANDOM.integers(0, 256, (4, 4), np.uint8)).save(tmp_path / "images" / file)
+  write(tmp_path / "images" / "metadata.csv", {"file_name": files, "label": ["cat", "dog"] * 10})
+  assert stored(tmp_path / "images", test="").class_names == ("cat", "dog")
+  save_parquet(tmp_path / "set", {"train": classes(["cat", "dog"])})
+  write(tmp_path / "set" / "notes.csv", {"a": [1]})
+  assert stored(tmp_path / "set", test="").input_names == ("x",)
+
+
+@pytest.mark.parametrize(
+  "name", ["", "Unnamed: 0", "Unnamed: 0.1", "Unnamed: 0_level_0", "__index_level_0__"]
+)
 def test_the_nameless_index_of_pandas_is_left_out(tmp_path, name):
   """With rows sorted by class, it would tell the class."""
   table = {name: np.arange(40), "x": np.arange(40) / 7, "label": ["a", "b"] * 20}

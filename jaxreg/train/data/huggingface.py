@@ -25,6 +25,7 @@ from jaxreg.train.data.tables import (
   Series,
   check_distinct,
   check_named,
+  check_texts,
   make_dataset,
   names_in,
   pandas,
@@ -169,9 +170,6 @@ def _open(path: str, configuration: str, shown: str) -> "datasets.DatasetDict":
   if glob.escape(whole) != whole:
     problem = f"the package datasets takes {whole!r} for a pattern; give a path without * ? ["
     raise ArgumentError("path", problem)
-  if not saved and folder.is_dir() and any(folder.rglob("*.csv")):
-    problem = f"{path} has CSV files, whose cells must not be guessed; give one with data.name=csv"
-    raise ArgumentError("path", f"{problem}, or write Parquet files")
   try:
     if saved:
       stored: Any = _load_saved(folder)
@@ -185,9 +183,14 @@ def _open(path: str, configuration: str, shown: str) -> "datasets.DatasetDict":
     raise ArgumentError(
       "path",
       f"{shown!r} cannot be read by the package datasets ({cause}); give what its save_to_disk "
-      "wrote, a folder of Parquet files, or, with a network, a name on the hub",
+      "wrote, a folder of Parquet files, or, with a network, a name on the hub; or use data.name=csv for CSV",
     ) from error
-  return stored if isinstance(stored, datasets.DatasetDict) else datasets.DatasetDict({"train": stored})
+  stored = stored if isinstance(stored, datasets.DatasetDict) else datasets.DatasetDict({"train": stored})
+  # Images may have a CSV file of labels beside them; then the builder is that of images.
+  if not saved and folder.exists() and next(iter(stored.values())).info.builder_name == "csv":
+    problem = f"{shown} has CSV files, whose cells must not be guessed"
+    raise ArgumentError("path", f"{problem}; use data.name=csv, or write Parquet files")
+  return stored
 
 
 def _quieten() -> None:
@@ -302,6 +305,8 @@ def _rows(
       name in text and _type_of(feature) in ("Value", "ClassLabel") and "binary" not in kind
     ):
       columns[name] = values.map(str, na_action="ignore")
+      if part == "train" and name not in text and not is_class and values.notna().any():
+        check_texts(name, columns[name].dropna(), lambda row: f"{where} {row}")
       continue
     if is_class or getattr(feature, "dtype", "") == "bool":
       titles[name] = tuple(feature.names) if is_class else ("False", "True")
