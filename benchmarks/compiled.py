@@ -5,8 +5,8 @@
 Nothing is run. `--libtpu` names the folder of `pip install --target DIR libtpu`, if it is not installed.
 MNIST, Multi30k and the sets of UCI lie in `$JAXREG_TEST_DATA`. The sizes of CIFAR and of photographs stand
 here or in their configs. A batch that 16 devices do not divide becomes the next larger one that they do, or
-the next smaller one where the examples end. The
-records are `compiled_configs` and `compiled_vit`; with NAMEs, their rows alone are replaced.
+the next smaller one where the examples end. The records are `compiled_configs` and `compiled_vit`; with
+NAMEs, their rows alone are replaced.
 """
 
 import argparse

@@ -87,7 +87,8 @@ def example_term(
     A term for `compose`.
 
   Example:
-    An activity penalty, R-Drop and FGSM; `view.aux` is the auxiliary value of `loss_fn`:
+    An activity penalty, R-Drop and PGD; `view.aux` is the auxiliary value of `loss_fn`. The paper's R-Drop
+    also averages the loss of the labels over both passes; here it is that of the first one:
 
     >>> from jaxreg import adversarial, losses, penalties
     >>> sparse = example_term(lambda key, view: penalties.l1_activity(view.aux["hidden"]), weight=1e-3)

@@ -587,7 +587,7 @@ def test_standardised_inputs_reach_the_network_so(tmp_path):
 
 
 def test_features_over_time_keep_their_digits(tmp_path):
-  """Times in seconds, of which float32 keeps minutes."""
+  """Times in seconds; float32 would keep minutes only."""
   x = 1.7e9 + np.random.default_rng(0).integers(0, 60, (40, 4, 3)).astype(np.float64)
   data = load_npz(write_npz(tmp_path, x_train=x, x_val=x[:8] + 1, x_test=x[:12] + 1), standardize=True)
   rows = x.reshape(-1, 3)

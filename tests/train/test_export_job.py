@@ -86,7 +86,7 @@ class Net(nnx.Module):
 def test_numbers_in_the_units_of_the_data(tmp_path, light_runs):
   rng = np.random.default_rng(0)
   x = rng.normal(3, 2, (400, 4))
-  y = 1.7e9 + x.sum(axis=1) + rng.normal(0, 0.1, 400)  # times in seconds, of which float32 keeps minutes
+  y = 1.7e9 + x.sum(axis=1) + rng.normal(0, 0.1, 400)  # times in seconds; float32 keeps minutes only
   np.savez(tmp_path / "data.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
   fields = {"data.npz.path": str(tmp_path / "data.npz"), "data.npz.standardize": True}
   workdir = tmp_path / "run"

@@ -259,7 +259,7 @@ class Reading:
 def check_texts(name: str, texts: Series, where: Callable[[int], str], decimal: str = "") -> None:
   """Checks that texts are categories, and not numbers with marks or beside one other text.
 
-  `decimal` is the mark of a CSV file; "" for texts that are stored as such.
+  `decimal` is the mark of a CSV file, or "" for a file that stores texts and numbers apart.
   """
   plain = texts.str.normalize("NFKC").str.replace(r"\u200b|\ufeff", "", regex=True).str.replace("\u2212", "-")
   marked, words = texts[plain.str.fullmatch(MARKED)], texts[~plain.str.contains(r"\d")]
@@ -267,6 +267,8 @@ def check_texts(name: str, texts: Series, where: Callable[[int], str], decimal: 
   if 2 * len(marked) <= (texts != none).sum():
     return
   odd = marked[_numbers(marked, decimal).isna()]
+  if not decimal and odd.empty:  # digits that are stored as texts, such as postcodes, are meant so
+    return
   row = (marked if odd.empty else odd).index[0]
   form = f"write numbers with decimal={decimal!r}" if decimal else "store numbers, and null for no value"
   given = f", give {_shown(none)} in missing if it stands for no value" if decimal and none else ""
