@@ -11,13 +11,13 @@ from scipy import stats
 from sklearn import linear_model, metrics
 
 from configs.regression_diabetes import get_config
-from jaxreg import train
+from jaxreg import calibration, train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split, Standard, known
 from jaxreg.train.finished.loss import whole_batch
 from jaxreg.train.run import manifest
-from jaxreg.train.step.metrics import summarize
+from jaxreg.train.step.metrics import summarize, to_host
 from jaxreg.train.step.targets import Numbers
 from jaxreg.train.summary import summary
 
@@ -152,6 +152,21 @@ def test_the_metrics_are_those_of_scikit_learn():
   assert {name: pytest.approx(value, rel=1e-4) for name, value in want.items()} == {
     name.removeprefix("test/"): float(value[0]) for name, value in found.items()
   }
+
+
+def test_r2_far_from_the_training_targets():
+  """Targets 200 training deviations away, in batches of uneven size: float32 squares lose their variance."""
+  rng = np.random.default_rng(3)
+  labels, total = rng.normal(200, 0.05, 500).astype(np.float32), None
+  means, weights = labels + rng.normal(0, 0.03, 500).astype(np.float32), np.float32(rng.uniform(size=500) > 0.2)
+  target = Numbers(Standard((0.0,), (1.0,)), "means")
+  for part in np.split(np.arange(500), (7, 300)):
+    batch = {"inputs": jnp.zeros((len(part), 3)), "labels": labels[part], "weights": weights[part]}
+    examples = train.step.batch.make_examples(batch, 1.0, numbers=True)
+    sums = target.metrics(jnp.stack([means[part], 0 * means[part]], axis=-1), examples)
+    total = calibration.merge(total, to_host((sums,)))
+  want = metrics.r2_score(labels.astype(float), means, sample_weight=weights)
+  assert summarize(total, "test")["test/r2"][0] == pytest.approx(want, rel=1e-4)
 
 
 def test_members_are_one_mixture():

@@ -39,16 +39,30 @@ class Residuals:
 
   Attributes:
     squares: of the squared errors.
-    labels, label_squares: of the targets, and of their squares.
+    labels, label_squares: of the targets less `center`, and of their squares.
     weights: of the weights.
+    center: what the targets are measured from: far from 0, float32 would lose how they differ.
     units: the standard deviation of each target in the units of the data.
   """
 
-  squares: Array
-  labels: Array
-  label_squares: Array
-  weights: Array
+  squares: Array | np.ndarray
+  labels: Array | np.ndarray
+  label_squares: Array | np.ndarray
+  weights: Array | np.ndarray
+  center: Array | np.ndarray
   units: tuple[float, ...] = dataclasses.field(metadata={"static": True})
+
+  def about_zero(self) -> "Residuals":
+    """Returns the sums in float64 with `center` 0, which merge by addition."""
+    squares, labels, label_squares, weights, center = (np.asarray(x, np.float64) for x in jax.tree.leaves(self))
+    return Residuals(
+      squares,
+      labels + weights * center,
+      label_squares + center * (2 * labels + weights * center),
+      weights,
+      np.zeros_like(center),
+      self.units,
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -75,14 +89,16 @@ FINE = np.linspace(0, 1, 65)  # the places on a cubic where the minimum is looke
 
 
 def residuals(errors: Array, labels: Array, weights: Array, units: tuple[float, ...]) -> Residuals:
-  """Computes the sums of `[batch]`, or for each target of `[batch, targets]`."""
+  """Computes the sums of `[batch]`, or for each target of `[batch, targets]`, about the batch's mean target."""
   errors, labels, weights = (x.reshape(len(x), -1) for x in (errors, labels, weights))
 
   def total(x: Array) -> Array:
     return jnp.where(weights > 0, x * weights, 0).sum(axis=0)
 
-  squares = total(jnp.square(errors))
-  return Residuals(squares, total(labels), total(jnp.square(labels)), weights.sum(axis=0), units)
+  count = weights.sum(axis=0)
+  center = total(labels) / jnp.where(count > 0, count, 1)
+  away = labels - center[None]
+  return Residuals(total(jnp.square(errors)), total(away), total(jnp.square(away)), count, center, units)
 
 
 def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> Sums:
@@ -136,9 +152,11 @@ def chosen_metric(name: str, values: Mapping[str, object]) -> str:
 
 
 def to_host(metrics: PyTree) -> PyTree:
-  """Copies the metrics of all replicas to the host, with the replica axis in front."""
+  """Copies the metrics of all replicas to the host, with the replica axis in front, ready to be merged."""
   metrics = jax.device_get(metrics)
-  return jax.tree.map(_stacked, *metrics) if isinstance(metrics, tuple) else metrics
+  metrics = jax.tree.map(_stacked, *metrics) if isinstance(metrics, tuple) else metrics
+  residuals = lambda value: isinstance(value, Residuals)
+  return jax.tree.map(lambda x: x.about_zero() if residuals(x) else x, metrics, is_leaf=residuals)
 
 
 def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
@@ -150,7 +168,7 @@ def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
     elif isinstance(value, Tempered):
       values[f"{prefix}/{name}"] = _refined(value)
     elif isinstance(value, Residuals):
-      squares, labels, label_squares, count = (np.asarray(x, np.float64) for x in jax.tree.leaves(value))
+      squares, labels, label_squares, count, _ = jax.tree.leaves(value.about_zero())
       units, unit = np.asarray(value.units), max(value.units)
       values[f"{prefix}/rmse"] = unit * np.sqrt((squares / count * (units / unit) ** 2).mean(axis=-1))
       variation = label_squares - labels**2 / count
