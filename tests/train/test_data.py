@@ -449,6 +449,14 @@ MISTAKES = {
   "nothing to train on": ({"x_train": X[:0], "y_train": Y[:0]}, r"split train: it has no examples"),
   "nothing to test on": ({"x_test": X[:0], "y_test": LATE[:0]}, r"split test: it has no examples"),
   "scalar labels": ({"y_train": np.array(3)}, r"split train: labels must be integers \[n\], got int64 \(\)"),
+  "features far from 0": (
+    {"x_train": X.astype(float) + 1e9},
+    r"x_train\[\.\.\., 0\] lies between .* which float32 rounds; give standardize=True",
+  ),
+  "images far from 0": (
+    {"x_train": (X.astype(float) + 1e9)[:, None, None]},
+    r"x_train\[\.\.\., 0\] lies between .* which float32 rounds; subtract a number from it",
+  ),
   "scalar inputs": ({"x_train": np.array(3.0)}, r"train"),
 }
 

@@ -226,7 +226,25 @@ def _inputs(arrays: dict[str, np.ndarray], part: str, standardize: bool) -> np.n
     raise ArgumentError("path", f"x_{part} must be real numbers, got {x.dtype}")
   if x.dtype == np.uint8:
     return x
-  return x.astype(np.float64 if standardize and x.ndim <= 3 else np.float32)
+  if standardize and x.ndim <= 3:
+    return x.astype(np.float64)
+  rounded = x.astype(np.float32)
+  if x.dtype.itemsize > 2 and x.dtype != np.float32 and x.ndim and x.size:
+    _check_digits(f"x_{part}", x, rounded)
+  return rounded
+
+
+def _check_digits(name: str, x: np.ndarray, rounded: np.ndarray) -> None:
+  """Checks that float32 keeps how the values of each feature, or channel, differ."""
+  values = x.reshape(-1, x.shape[-1]).astype(np.float64)
+  high, low = np.fmax.reduce(values), np.fmin.reduce(values)  # which pass over NaN
+  with np.errstate(invalid="ignore"):  # infinite values, which another check names
+    bad = np.fmax.reduce(np.abs(values - rounded.reshape(values.shape))) > 1e-3 * (high - low)
+  if (bad & (high > low)).any():
+    k = int((bad & (high > low)).argmax())
+    remedy = "subtract a number from it" if x.ndim > 3 else "give standardize=True"
+    between = f"between {low[k]:.10g} and {high[k]:.10g}"
+    raise ArgumentError("path", f"{name}[..., {k}] lies {between}, which float32 rounds; {remedy}")
 
 
 def _count_classes(labels: np.ndarray) -> int:
