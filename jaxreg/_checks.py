@@ -17,6 +17,9 @@ from jax.typing import ArrayLike
 from jaxreg._errors import ArgumentError, ArgumentTypeError
 from jaxreg.typing import Array, Key
 
+# The smallest normal and the largest number of JAX's floats, without 64 bits and with them.
+HELD = tuple((float(info.tiny), float(info.max)) for info in map(np.finfo, (np.float32, np.float64)))
+
 
 def check_array(x: ArrayLike, name: str) -> Array:
   """Returns `x` as an array; without 64 bits, larger integers become the largest of 32 bits."""
@@ -284,7 +287,8 @@ def check_range(
 ) -> None:
   """Checks that all entries lie between the ends, by default finite ones; a traced value passes.
 
-  NaN lies nowhere. Infinity lies in no interval without `high=inf`, which says that it has a meaning.
+  NaN lies nowhere. Infinity lies in no interval without `high=inf`, which says that it has a meaning. What
+  JAX's floats do not hold counts as what they make of it, infinity or 0.
   """
   if isinstance(value, Tracer):
     return
@@ -293,11 +297,27 @@ def check_range(
   if high is None:
     high, open_high = float("inf"), True
   open_low |= low == float("-inf")
-  above, below = low < known if open_low else low <= known, known < high if open_high else known <= high
+  held = _held(known)
+  above, below = low < held if open_low else low <= held, held < high if open_high else held <= high
   if not np.all(above & below):
     interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     got = f"values from {np.min(known):g} to {np.max(known):g}" if np.ndim(known) else value
-    raise ArgumentError(name, f"must lie in {interval}, got {got}")
+    lost = ", which JAX's floats do not hold" if np.any((held != known) & (known == known)) else ""
+    raise ArgumentError(name, f"must lie in {interval}, got {got}{lost}")
+
+
+def _held(known: Any) -> Any:
+  """Returns numbers, but infinity and 0 for those that are too large and too small for JAX's floats."""
+  tiny, most = HELD[bool(jax.config.jax_enable_x64)]
+  if isinstance(known, int | float):
+    if abs(known) > most:
+      return float("inf") if known > 0 else float("-inf")
+    return 0.0 if abs(known) < tiny else known
+  if known.dtype.kind in "biu":
+    return known
+  known = known.astype(np.float64)
+  size = np.abs(known)
+  return np.where(size > most, np.copysign(np.inf, known), np.where(size < tiny, 0, known))
 
 
 def check_number(value: Any, name: str) -> Any:

@@ -148,6 +148,13 @@ INFINITE = {
 }
 
 
+# Infinity is the answer: a threshold that lets every class pass, or no interval that is sure enough.
+UNBOUNDED = {
+  *("calibration.conformal_intervals alpha", "calibration.conformal_threshold alpha"),
+  *("calibration.conformal_risk_threshold alpha", "calibration.conformal_risk_threshold bound"),
+}
+
+
 # Numbers of either sign.
 SIGNED = {"bound", "channel_axis", "epsilon", "fill", "max_log_alpha", "mean", "time_axis"}
 
@@ -214,13 +221,35 @@ def test_values_without_sense_are_refused_in_one_line_that_names_the_option(fold
   options = [name for name in OPTIONS if name.startswith(f"{folder}.") and is_strength(name)]
   for each in options:
     name, option = each.split(" ")
-    values = [float("nan"), *[float("inf")] * (each not in INFINITE), *[-0.5, -1] * (option not in SIGNED)]
+    values = [float("nan"), *[float("inf"), 1e300] * (each not in INFINITE)]
+    values += [-0.5, -1] * (option not in SIGNED)
     for value in values:
       with pytest.raises((TypeError, ValueError)) as info:
         called(name, BASES[name], **{option: value})
       text = str(info.value)
       assert option in text.replace(",", " ").split(), f"{each}: {text}"
       assert "\n" not in text
+
+
+@pytest.mark.parametrize("folder", sorted({name.partition(".")[0] for name in BASES}))
+def test_large_and_small_values_give_numbers_or_are_refused(folder):
+  """Each is held by float32, as are its square and its inverse."""
+  options = [name for name in OPTIONS if name.startswith(f"{folder}.") and is_strength(name)]
+  for each in set(options) - UNBOUNDED:
+    name, option = each.split(" ")
+    given = not_finite(called(name, BASES[name]))
+    for value in (1e12, 1e-12, 1e-18):
+      try:
+        result = called(name, BASES[name], **{option: value})
+      except ValueError as error:
+        assert each == "calibration.fit_temperature low" or option in str(error), each
+      else:
+        assert not_finite(result) <= given, f"{each}: {value}"
+
+
+def not_finite(result):
+  leaves = [leaf for leaf in jax.tree.leaves(result) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
+  return sum(not np.isfinite(np.float64(leaf)).all() for leaf in leaves)
 
 
 def is_strength(each):

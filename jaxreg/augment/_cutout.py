@@ -43,7 +43,8 @@ def cutout(
   check_range(size, "size", low=0)
   number, height, width, _ = x.shape
   row, column = jax.random.uniform(check_key(key), (2, number))
-  side = jnp.broadcast_to(jnp.asarray(size, int), (number,))
+  whole = 2 * max(height, width)  # fills any image from any place
+  side = jnp.broadcast_to(jnp.minimum(size, whole).astype(int), (number,))
   top = jnp.floor(height * row).astype(int) - side // 2
   left = jnp.floor(width * column).astype(int) - side // 2
   box = inside_box((height, width), top, left, side, side)

@@ -34,7 +34,7 @@ def distillation(
   Args:
     logits: the student's logits `z`, `[..., classes]`, floating; log-probabilities work too.
     teacher_logits: the teacher's logits `v`, same shape; the teacher gets no gradient.
-    temperature: `T` > 0, a scalar or `[...]`; the paper uses 1 to 20, and lower ones for small students.
+    temperature: `T` in (0, 1e18], a scalar or `[...]`; the paper uses 1 to 20, and lower ones for small students.
     where: `[...]`, bool: which examples count.
 
   Returns:
@@ -49,6 +49,6 @@ def distillation(
   """
   logits = check_logits(logits, "logits")
   teacher = jax.lax.stop_gradient(check_logits(teacher_logits, "teacher_logits", shape=logits.shape))
-  check_option(temperature, "temperature", logits.shape[:-1], low=0, open_low=True)
+  check_option(temperature, "temperature", logits.shape[:-1], low=0, high=1e18, open_low=True)
   t = per_class(temperature, logits.dtype)
   return jnp.asarray(temperature, logits.dtype) ** 2 * kl_divergence(teacher, logits, t)
