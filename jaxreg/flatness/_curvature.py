@@ -39,7 +39,6 @@ from jaxreg.flatness._trace import (
   Estimate,
   estimate_mean,
   operator_diagonal,
-  operator_trace,
   sample_traces,
 )
 from jaxreg.flatness._vectors import is_split
@@ -242,11 +241,12 @@ class Curvature:
 
   @full_precision
   def trace(self, *, key: Key, num_samples: int = 32) -> Estimate:
-    """Estimates the trace by `operator_trace`; `gauss_newton_diagonal` may give it exactly."""
-    if not self.is_split:
-      return operator_trace(self, key=key, num_samples=num_samples)
-    traces = sample_traces(self._by_parameter(shared=False), key, num_samples)
-    return estimate_mean(traces.sum(axis=1))
+    """Estimates the trace, as `operator_trace`; `gauss_newton_diagonal` may give it exactly.
+
+    The signs are drawn for each parameter, so that they are the same if the parameters are split.
+    """
+    operator = self._by_parameter(shared=not self.is_split)
+    return estimate_mean(sample_traces(operator, key, num_samples).sum(axis=1))
 
   def diagonal(self, *, key: Key | None = None, num_samples: int = 32) -> Estimate:
     """Estimates the diagonal by `operator_diagonal`, or computes it exactly without a key."""

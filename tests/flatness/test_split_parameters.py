@@ -50,6 +50,8 @@ def test_the_pairs_and_the_trace_are_those_of_the_whole_and_stay_split(kind):
   np.testing.assert_allclose(found.values, expected, rtol=1e-3)
   assert found.converged.all()
   assert abs(trace.mean - np.trace(matrix)) <= 5 * trace.standard_error
+  whole = flatness.Curvature(loss_fn, PARAMS, HALVES, mask=("hidden", "last"))
+  np.testing.assert_allclose(trace, whole.trace(key=jax.random.key(1), num_samples=20), rtol=1e-4)
   for value, vector in zip(expected, found.vectors, strict=True):
     for name, leaf in vector.items():
       assert leaf.sharding.is_equivalent_to(NamedSharding(mesh, SPECS[name]), leaf.ndim)
