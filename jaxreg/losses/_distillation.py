@@ -34,7 +34,7 @@ def distillation(
   Args:
     logits: the student's logits `z`, `[..., classes]`, floating; log-probabilities work too.
     teacher_logits: the teacher's logits `v`, same shape; the teacher gets no gradient.
-    temperature: `T` in (0, 1e18], a scalar or `[...]`; the paper uses 1 to 20, and lower ones for small students.
+    temperature: `T` in (0, 1e18], a scalar or `[...]`; the paper uses 1 to 20, lower ones for small students.
     where: `[...]`, bool: which examples count.
 
   Returns:

@@ -158,7 +158,8 @@ def test_r2_far_from_the_training_targets():
   """Targets 200 training deviations away, in batches of uneven size: float32 squares lose their variance."""
   rng = np.random.default_rng(3)
   labels, total = rng.normal(200, 0.05, 500).astype(np.float32), None
-  means, weights = labels + rng.normal(0, 0.03, 500).astype(np.float32), np.float32(rng.uniform(size=500) > 0.2)
+  means = labels + rng.normal(0, 0.03, 500).astype(np.float32)
+  weights = np.float32(rng.uniform(size=500) > 0.2)
   target = Numbers(Standard((0.0,), (1.0,)), "means")
   for part in np.split(np.arange(500), (7, 300)):
     batch = {"inputs": jnp.zeros((len(part), 3)), "labels": labels[part], "weights": weights[part]}

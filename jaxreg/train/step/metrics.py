@@ -54,7 +54,8 @@ class Residuals:
 
   def about_zero(self) -> "Residuals":
     """Returns the sums in float64 with `center` 0, which merge by addition."""
-    squares, labels, label_squares, weights, center = (np.asarray(x, np.float64) for x in jax.tree.leaves(self))
+    sums = (np.asarray(x, np.float64) for x in jax.tree.leaves(self))
+    squares, labels, label_squares, weights, center = sums
     return Residuals(
       squares,
       labels + weights * center,
@@ -89,7 +90,7 @@ FINE = np.linspace(0, 1, 65)  # the places on a cubic where the minimum is looke
 
 
 def residuals(errors: Array, labels: Array, weights: Array, units: tuple[float, ...]) -> Residuals:
-  """Computes the sums of `[batch]`, or for each target of `[batch, targets]`, about the batch's mean target."""
+  """Computes the sums of `[batch]`, or for each target of `[batch, targets]`, about the mean target."""
   errors, labels, weights = (x.reshape(len(x), -1) for x in (errors, labels, weights))
 
   def total(x: Array) -> Array:
