@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_batch, check_floating, check_key, check_loss_fn, one_line
 from jaxreg._keys import named
 from jaxreg._leaves import rebuilt, wide
+from jaxreg._sharding import partitioned
 from jaxreg._sums import weighted
 from jaxreg._where import check_weights, check_where, zero_elsewhere
 from jaxreg.objective._report import Report, make_report
@@ -304,8 +305,10 @@ def _finite(batch: Batch, weights: Array) -> Batch:
     counts = _counts(weights, jnp.shape(x))
     if counts is None or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
       return x
-    x = jnp.asarray(x)
-    return jnp.where(jnp.isfinite(x), x, zero_elsewhere(counts, x))
+    # A statistic as long as the batch is not split as the weights are.
+    return partitioned(
+      lambda x, counts: jnp.where(jnp.isfinite(x), x, zero_elsewhere(counts, x)), jnp.asarray(x), counts
+    )
 
   rest = {name: x for name, x in batch.items() if name not in ("weights", "where")}
   return {**batch, **jax.tree.map(finite, rest)}
@@ -327,7 +330,9 @@ def _with_labels(batch: Batch, weights: Array | None) -> Batch:
   def harmless(labels: Any) -> Any:
     labels = labels if isinstance(labels, np.ndarray) else jnp.asarray(labels)
     counts = _counts(weights, labels.shape)
-    return labels if counts is None else zero_elsewhere(counts, labels)
+    if counts is None:
+      return labels
+    return partitioned(lambda labels, counts: zero_elsewhere(counts, labels), labels, counts)
 
   return {**batch, "labels": jax.tree.map(harmless, batch["labels"])}
 

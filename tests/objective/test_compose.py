@@ -744,6 +744,22 @@ def test_shard_map_and_explicit_axes_give_what_one_device_gives():
     chex.assert_trees_all_close(jax.device_get(got), want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize("given", ["where", "weights"])
+def test_a_statistic_may_be_as_long_as_the_batch_on_explicit_axes(width, given):
+  def loss_of_logits(w, batch, *, key):
+    return losses.focal((batch["inputs"] - batch["mean"][None]) @ w, batch["labels"])
+
+  mesh = explicit_mesh()
+  put = lambda x, *spec: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
+  batch = {"inputs": put(jnp.ones((8, width)), "data"), "labels": put(jnp.arange(8) % 3, "data")}
+  counts = jnp.arange(8) < 5
+  batch |= {given: put(counts if given == "where" else counts / 1, "data"), "mean": put(jnp.ones(width))}
+  with jax.set_mesh(mesh):
+    value = jax.jit(compose(loss_of_logits, {}))(put(jnp.ones((width, 3))), batch)
+  np.testing.assert_allclose(value, np.log(3) * (2 / 3) ** 2, rtol=1e-6)
+
+
 # Refusals.
 
 
