@@ -20,6 +20,7 @@ from jaxreg._checks import (
   check_labels,
   check_wide,
 )
+from jaxreg._errors import ArgumentError
 from jaxreg._sharding import partitioned
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.typing import Array, Key
@@ -118,6 +119,13 @@ def linear(
   return partitioned(whole, rows, kernels, biases, taken, where, key, kept=slice(-1))
 
 
+def _each(values: Array, size: int) -> Array:
+  """Returns the losses if there is one for each example."""
+  if jnp.shape(values) != (size,):
+    raise ArgumentError("loss", f"must return [examples], here [{size}], got shape {jnp.shape(values)}")
+  return values
+
+
 def _takes_where(loss: Callable[..., Array]) -> bool:
   try:
     return "where" in inspect.signature(loss).parameters
@@ -126,7 +134,7 @@ def _takes_where(loss: Callable[..., Array]) -> bool:
 
 
 def _masked(loss: Callable[..., Array]) -> Callable[..., Array]:
-  return lambda *args, where: zero_elsewhere(where, loss(*args))
+  return lambda *args, where: zero_elsewhere(where, _each(loss(*args), where.size))
 
 
 def _kernel(kernel: ArrayLike) -> Array:
@@ -175,7 +183,7 @@ def _chunk_loss(loss, key, part, weights, class_axis):
     logits = [z + b[None] for z, b in zip(logits, biases, strict=True)]
   options = {} if where is None else {"where": where}
   if class_axis is None:
-    return loss(*key, *logits, *labels, **options)
+    return _each(loss(*key, *logits, *labels, **options), size)
   # Exchanges a part of the classes of all examples for all classes of a part of the examples.
   index = jax.lax.axis_index(class_axis)
   logits = [jax.lax.all_to_all(z, class_axis, 0, 1, tiled=True) for z in logits]
@@ -185,7 +193,7 @@ def _chunk_loss(loss, key, part, weights, class_axis):
     return jax.lax.dynamic_slice_in_dim(x, index * share, share)
 
   key = tuple(jax.random.fold_in(k, index) for k in key)
-  values = loss(*key, *logits, *jax.tree.map(own, labels), **jax.tree.map(own, options))
+  values = _each(loss(*key, *logits, *jax.tree.map(own, labels), **jax.tree.map(own, options)), share)
   # A sum, not a gather: JAX then knows that the values are the same on all devices.
   slots = jnp.where(jnp.arange(devices)[:, None] == index, values[None], 0)
   return jax.lax.psum(slots, class_axis).reshape(-1)[:size]

@@ -6,6 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from jaxreg._errors import ArgumentError
 from jaxreg._leaves import selected, total, unit_axes
 from jaxreg._sharding import partitioned
 from jaxreg.paths import is_below_stacked, kernels_only
@@ -31,6 +32,9 @@ def orthogonality(
   Returns:
     A scalar, float32 or wider.
 
+  Raises:
+    ValueError: for a selected leaf of fewer than two axes, such as a bias.
+
   Example:
     >>> orthogonality({"kernel": jnp.array([[2.0, 0.0], [0.0, 1.0]])})
     Array(9., dtype=float32)
@@ -55,6 +59,10 @@ def orthogonality(
     return jax.vmap(of_layer)(w).sum()
 
   def penalty_of(name: str, w: Array) -> Array:
+    if w.ndim < 2:
+      raise ArgumentError(
+        "mask", f"must select matrices, and leave out biases and other vectors, got params/{name} {w.shape}"
+      )
     axes = unit_axes(name, w, axis)
     penalty = layers_penalty if is_below_stacked(name) and 0 not in axes else leaf_penalty
     return partitioned(functools.partial(penalty, axes=axes), w, kept=slice(0))

@@ -297,6 +297,12 @@ def test_wrong_arguments_are_refused(change, error, message):
     losses.linear(losses.softmax_cross_entropy, *arrays, **given)
 
 
+def test_a_loss_that_returns_its_mean_is_refused():
+  for options in ({}, {"where": LABELS >= 0}, {"chunk_size": 2}):
+    with pytest.raises(ValueError, match=r"loss must return \[examples\], here \[\d+\], got shape \(\)"):
+      losses.linear(lambda z, y, **_: losses.focal(z, y).mean(), X, W, LABELS, **options)
+
+
 def test_a_random_loss_without_a_key_is_refused():
   with pytest.raises(TypeError, match=r"\(logits, logits, logits, labels\) .* get a key if it is random"):
     losses.linear(losses.dropmax, X, (W, W, W), LABELS)

@@ -155,6 +155,13 @@ def test_orthonormal_columns_or_rows_cost_nothing(shape, x64):
   np.testing.assert_allclose(of({"kernel": 2 * w})[0], 9 * min(fan_in, units), rtol=1e-12)
 
 
+def test_the_bias_of_a_layer_has_no_orthogonal_units():
+  params = {"a": {"kernel": jnp.eye(3), "bias": jnp.zeros(3)}}
+  with pytest.raises(ValueError, match=r"mask must select matrices, .* got params/a/bias \(3,\)"):
+    orthogonality(params, mask="a/*")
+  assert orthogonality(params, mask="a/kernel") == 0
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 def test_layers_without_inputs_or_units_cost_nothing(shape):
   empty = jnp.zeros(shape)
