@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
@@ -52,8 +53,7 @@ def interval_coverage(
   References:
     Khosravi et al., `Comprehensive Review of Neural Network-Based Prediction Intervals`, 2011.
   """
-  low = check_wide(low, "low")
-  high, targets = (check_wide(x, name, shape=low.shape) for x, name in ((high, "high"), (targets, "targets")))
+  low, high, targets = _about_targets(low, high, targets)
   counts = _counts(weights, where, targets)
   low, high, targets = (jnp.where(counts != 0, x, 0) for x in (low, high, targets))
   broken = jnp.isnan(low) | jnp.isnan(high) | jnp.isnan(targets)
@@ -93,8 +93,7 @@ def interval_scores(
     Romano, Patterson and Candes, `Conformalized Quantile Regression`, 2019, Eq. 6.
     Lei et al., `Distribution-Free Predictive Inference for Regression`, 2018.
   """
-  low = check_wide(low, "low")
-  high, targets = (check_wide(x, name, shape=low.shape) for x, name in ((high, "high"), (targets, "targets")))
+  low, high, targets = _about_targets(low, high, targets)
   return jnp.maximum(low - targets, targets - high)
 
 
@@ -119,7 +118,8 @@ def conformal_intervals(
     where: `[examples]`, bool: which held-out targets count.
 
   Returns:
-    The low and the high ends, `[...]` each.
+    The low and the high ends, `[...]` each; float64 if all are NumPy arrays of float64, whatever their unit
+    and their distance from 0.
 
   Example:
     >>> outputs, targets = jnp.zeros(4), jnp.array([0.5, -1.0, 2.0, 3.0])
@@ -129,12 +129,35 @@ def conformal_intervals(
   References:
     Romano, Patterson and Candes, `Conformalized Quantile Regression`, 2019.
   """
+  given = low, high, held_out_low, held_out_high, held_out_targets
+  if all(map(_is_float64, given)):
+    # In float64, and in a unit of the data: float32 holds no small spread far from 0.
+    known = held_out_targets[np.isfinite(held_out_targets)]
+    center = known.mean() if known.size else 0.0
+    unit = float(np.abs(known - center).max(initial=0)) or 1.0
+    scaled = [jnp.asarray((x - center) / unit) for x in given]
+    ends = conformal_intervals(*scaled, alpha=alpha, where=where)
+    return tuple(np.asarray(end, np.float64) * unit + center for end in ends)
   held_out_low = check_wide(held_out_low, "held_out_low")
   held_out_high = check_wide(held_out_high, "held_out_high", shape=held_out_low.shape)
   held_out_targets = check_wide(held_out_targets, "held_out_targets", shape=held_out_low.shape)
   scores = interval_scores(held_out_low, held_out_high, held_out_targets, where=where)
   margin = conformal_threshold(scores, alpha=alpha, where=where)
   return check_wide(low, "low") - margin, check_wide(high, "high") + margin
+
+
+def _about_targets(low: ArrayLike, high: ArrayLike, targets: ArrayLike) -> tuple[Array, Array, Array]:
+  """Returns checked intervals and targets, in NumPy's float64 less the target, which float32 might round away."""
+  if all(map(_is_float64, (low, high, targets))) and low.shape == high.shape == targets.shape:
+    shift = np.where(np.isfinite(targets), targets, 0)
+    low, high, targets = low - shift, high - shift, targets - shift
+  low = check_wide(low, "low")
+  high, targets = (check_wide(x, name, shape=low.shape) for x, name in ((high, "high"), (targets, "targets")))
+  return low, high, targets
+
+
+def _is_float64(x: Any) -> bool:
+  return isinstance(x, np.ndarray) and x.dtype == np.float64
 
 
 def _counts(weights: ArrayLike | None, where: ArrayLike | None, targets: Array) -> Array:

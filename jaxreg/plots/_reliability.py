@@ -107,7 +107,9 @@ def predicted(
   both = quantiles is not None
   figure = new_figure(WIDTH, 5 * (1 + both), title)
   axes: Any = figure.subplots(1 + both, 1, squeeze=False)[:, 0]
-  rmse = np.sqrt(np.square(outputs - targets).mean())
+  errors = outputs - targets
+  unit = float(np.abs(errors).max()) or 1.0  # whose square may be too large
+  rmse = unit * np.sqrt(np.square(errors / unit).mean())
   shown = np.concatenate([targets, outputs])
   if both:
     quantiles = np.asarray(quantiles, float)[known]

@@ -207,6 +207,7 @@ def make_model(
   *,
   held_out: Mapping[str, Any] | None,
   params: Params,
+  in_units: Callable[[np.ndarray], np.ndarray] | None,
   **fields: Any,
 ) -> Model:
   """Checks the arguments of `report`, and predicts."""
@@ -228,6 +229,7 @@ def make_model(
     if (truth.dtype.kind == "f") == classes:
       raise ValueError(f"{name}['labels'] must be of the kind of data's, {labels.dtype}, got {truth.dtype}")
     raw = bare.run(np.asarray(data["inputs"])) if predict else _as_predictions(np.asarray(outputs), classes)
+    raw = raw if in_units is None else in_units(np.asarray(raw, np.float64))
     return Predicted(check_predictions(raw, truth, name, bare.levels), truth)
 
   shown = predicted(data, "data", predict_fn)

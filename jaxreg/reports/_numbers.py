@@ -77,6 +77,8 @@ def mean(title: str, values: Any, weights: np.ndarray) -> Number:
   value, size = float(values.mean()), len(values)
   if not np.isfinite(value) or np.ptp(values) == 0:
     return Number(title, value)
+  unit = float(np.abs(values).max())
+  value, values = value / unit, values / unit  # whose squares float64 holds
   error = values.std() / math.sqrt(size - 1)
   shifts = weights @ (values - value) / size
   variances = np.maximum(weights @ np.square(values - value) / size - np.square(shifts), 0)
@@ -86,7 +88,8 @@ def mean(title: str, values: Any, weights: np.ndarray) -> Number:
     ratios = shifts / np.sqrt(variances / (size - 1))
   ratios = np.nan_to_num(ratios, nan=0.0, posinf=far, neginf=-far)
   low, high = value - error * np.quantile(ratios, [0.975, 0.025])
-  return Number(title, value, max(float(low), float(values.min())), float(high))
+  ends = max(float(low), float(values.min())), float(high)
+  return Number(title, *(unit * number for number in (value, *ends)))
 
 
 def resamples(seed: int, size: int, number: int = RESAMPLES) -> np.ndarray:

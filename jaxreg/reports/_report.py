@@ -49,6 +49,7 @@ def report(
   out: str | os.PathLike[str] = "report",
   sections: Collection[str] | None = None,
   minutes: float = 5.0,
+  in_units: Callable[[Any], Any] | None = None,
   held_out: Mapping[str, Any] | None = None,
   train: Mapping[str, Any] | None = None,
   others: Mapping[str, Any] | None = None,
@@ -84,6 +85,8 @@ def report(
     sections: of classes, `errors`, `calibration`, `selective`, `conformal`, `ood`, `corruptions`,
       `adversarial`, `flatness` and `noise`; of numbers, `residuals`, `conformal` and `flatness`.
     minutes: a budget, which chooses examples, directions and products; compiling comes on top.
+    in_units: maps what `predict_fn` returns, as NumPy's float64, to predictions in the unit of the labels: a
+      model of standardised numbers keeps the digits that float32 loses far from 0.
     held_out: like `data`, for a temperature and conformal thresholds; with an array as `predict_fn`, it has
       `predictions`. By default half of `data`.
     train: a batch of the training for `loss_fn`; by default `data`.
@@ -128,7 +131,7 @@ def report(
   arrays: Table = {"params": params, "held_out": held_out, "train": train, "last_layer": last_layer}
   arrays["others"] = {name: np.asarray(each) for name, each in (others or {}).items()}
   functions: Table = {"loss_fn": loss_fn, "features_fn": features_fn}
-  model = make_model(predict_fn, data, **arrays, **functions, key=key, **options)
+  model = make_model(predict_fn, data, **arrays, **functions, in_units=in_units, key=key, **options)
   known = OF_NUMBERS if model.shown.labels.dtype.kind == "f" else OF_CLASSES
   if sections is not None:
     _check_sections(sections, known)

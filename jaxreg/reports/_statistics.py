@@ -135,12 +135,13 @@ def _regression(
   outputs: np.ndarray, labels: np.ndarray, statistics: dict[str, np.ndarray], weights: np.ndarray
 ) -> dict[str, Number]:
   errors = outputs.astype(np.float64) - labels
-  squared = mean(metric("rmse").title, np.square(errors), weights)
-  least, most = (None if end is None else float(np.sqrt(end)) for end in (squared.low, squared.high))
+  unit = float(np.abs(errors).max()) or 1.0
+  squared = mean(metric("rmse").title, np.square(errors / unit), weights)
+  least, most = (None if end is None else unit * float(np.sqrt(end)) for end in (squared.low, squared.high))
   value, low, high = _value_and_ends(1 - statistics["r2"], len(labels))
   r2 = Number(metric("r2").title, 1 - value)
   return {
-    "rmse": Number(squared.title, float(np.sqrt(squared.value)), least, most),
+    "rmse": Number(squared.title, unit * float(np.sqrt(squared.value)), least, most),
     "mae": mean(metric("mae").title, np.abs(errors), weights),
     "r2": r2 if low is None or high is None else r2._replace(low=1 - high, high=1 - low),
   }

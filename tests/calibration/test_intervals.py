@@ -55,6 +55,25 @@ def test_conformal_intervals_hold_what_they_promise(conditional, alpha):
   assert got.std() / draws**0.5 < 0.008
 
 
+@pytest.mark.parametrize(("offset", "unit"), [(1.7e9, 1.0), (2.0**40, 1.0), (0.0, 1e-200), (0.0, 1e200)])
+def test_arrays_of_float64_keep_their_digits(offset, unit):
+  """The spread of a target far from 0, or in any unit, against NumPy in float64."""
+  rng = np.random.default_rng(2)
+  y = unit * rng.normal(size=200) + offset
+  low, high = (y + unit * (0.1 * rng.normal(size=200) + shift) for shift in (-0.1, 0.1))
+  scores = np.maximum(low - y, y - high)
+  if unit == 1:
+    np.testing.assert_allclose(calibration.interval_scores(low, high, y), scores, rtol=1e-6)
+    covered, width, _ = calibration.interval_coverage(low, high, y)
+    assert covered == ((low <= y) & (y <= high)).sum()
+    assert width == pytest.approx((high - low).sum(), rel=1e-5)
+  q = np.sort(scores)[int(np.ceil(201 * 0.9)) - 1]
+  ends = calibration.conformal_intervals(low, high, low, high, y, alpha=0.1)
+  rounding = 1e-5 * unit + np.spacing(offset)
+  np.testing.assert_allclose(ends[0] - offset, low - q - offset, rtol=0, atol=rounding)
+  np.testing.assert_allclose(ends[1] - offset, high + q - offset, rtol=0, atol=rounding)
+
+
 def test_the_score_of_one_prediction_is_the_absolute_residual():
   np.testing.assert_array_equal(calibration.interval_scores(LOW, LOW, TARGETS), np.abs(LOW - TARGETS))
 

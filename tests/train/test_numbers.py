@@ -1,6 +1,7 @@
 """Labels that are numbers: against float64 NumPy, SciPy and scikit-learn."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -389,7 +390,7 @@ def test_targets_may_have_any_unit_and_offset(method, tmp_path, light_runs):
   rng = np.random.default_rng(0)
   x = rng.normal(size=(120, 2))
   y = np.round(2**20 * (x @ [1.0, -2.0] + 0.1 * rng.normal(size=120))) / 2**20
-  measured = {}
+  measured, cards = {}, {}
   for name, (unit, offset) in UNITS.items():
     file, workdir = tmp_path / f"{name}.csv", tmp_path / name
     file.write_text(
@@ -411,11 +412,23 @@ def test_targets_may_have_any_unit_and_offset(method, tmp_path, light_runs):
       ),
       rel=1e-4,
     )
+    if (method, name) != ("gaussian_nll", "1e300"):  # whose variances have no float64
+      sections = ("residuals", "conformal")
+      train.report(runs.make_config({**fields, "job": "report", "report.sections": sections}), workdir)
+      card = json.loads((workdir / "report" / "report.json").read_text())["sections"]
+      found = {key: card[key]["numbers"] for key in sections}
+      for metric in ("rmse", "mae", "r2"):
+        assert found["residuals"][metric]["value"] == pytest.approx(results[f"test/{metric}"], rel=2e-4)
+      cards[name] = {
+        "width": found["conformal"]["conformal_width"]["value"] / unit,
+        "coverage": found["conformal"]["conformal_coverage"]["value"],
+      }
     in_units = {f"test/{metric}" for metric in ("rmse", "mae", "width", "pinball", "conformal_width")}
     measured[name] = {
       metric: value / unit if metric in in_units else value - np.log(unit) * (metric == "test/nlpd")
       for metric, value in results.items()
       if metric.startswith("test/")
     }
-  for other in measured.values():
+  for name, other in measured.items():
     assert other == pytest.approx(measured["1"], rel=2e-4)
+    assert cards.get(name, cards["1"]) == pytest.approx(cards["1"], rel=2e-4)

@@ -130,6 +130,7 @@ def _cards(config: Config, workdir: Path, place: Path) -> tuple[int, list[Path]]
         _data(run, split),
         params=state.params,
         loss_fn=make_loss_fn(run.program, state.model_state),
+        in_units=_in_units(target) if isinstance(target, Numbers) else None,
         held_out=held_out,
         train=whole_batch(train, target.standard),
         out=folder,
@@ -186,10 +187,9 @@ def _last_layer(run: RestoredRun, state: TrainState) -> tuple[Array, Array] | No
 
 
 def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
-  """Builds `(params, inputs, *, key=None) -> predictions`; a key draws the training's noise."""
-  program, target = run.program, run.program.target
+  """Builds `(params, inputs, *, key=None) -> predictions`, of numbers in no unit; a key draws noise."""
+  program = run.program
   noisy = program.extras.draw is None and _samples_noise(run, state)
-  means_alone = isinstance(target, Numbers) and target.predicts == "means"
 
   def predict(params: Params, inputs: Array, *, key: Key | None = None) -> Array:
     if key is None or not noisy:
@@ -200,10 +200,14 @@ def _predict_fn(run: RestoredRun, state: TrainState) -> Callable[..., Array]:
         params, state.model_state, inputs, key=network, train=True, use_running_average=True
       )
       outputs = program.method.predicted(rule, values)
-    outputs = target.original(outputs)
-    return outputs[..., :1] if means_alone else outputs
+    return outputs
 
   return predict
+
+
+def _in_units(target: Numbers) -> Callable[[np.ndarray], np.ndarray]:
+  """Builds the map from predictions to those in the unit of the data, without a variance that is none."""
+  return lambda outputs: target.original(outputs)[..., : 1 if target.predicts == "means" else None]
 
 
 def _samples_noise(run: RestoredRun, state: TrainState) -> bool:

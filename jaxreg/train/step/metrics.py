@@ -177,7 +177,8 @@ def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
     else:
       total, count = value
       mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count != 0)
-      values[f"{prefix}/{name}"] = mean * value.unit if isinstance(value, InUnits) else mean
+      mean = np.asarray(mean, np.float64) * value.unit if isinstance(value, InUnits) else mean
+      values[f"{prefix}/{name}"] = mean
   return values
 
 
