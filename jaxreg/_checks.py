@@ -284,11 +284,13 @@ def check_range(
   high: float | None = None,
   open_low: bool = False,
   open_high: bool = False,
+  float64: bool = False,
 ) -> None:
   """Checks that all entries lie between the ends, by default finite ones; a traced value passes.
 
   NaN lies nowhere. Infinity lies in no interval without `high=inf`, which says that it has a meaning. What
-  JAX's floats do not hold counts as what they make of it, infinity or 0.
+  JAX's floats do not hold counts as what they make of it, infinity, 0 or an open end, unless the value stays
+  in NumPy's `float64`.
   """
   if isinstance(value, Tracer):
     return
@@ -297,27 +299,32 @@ def check_range(
   if high is None:
     high, open_high = float("inf"), True
   open_low |= low == float("-inf")
-  held = _held(known)
-  above, below = low < held if open_low else low <= held, held < high if open_high else held <= high
-  if not np.all(above & below):
+
+  def inside(x: Any, rounded: Any) -> Any:
+    above = low < rounded if open_low else low <= x
+    return above & (rounded < high if open_high else x <= high)
+
+  if not np.all(inside(*((known, known) if float64 else _held(known)))):
     interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     got = f"values from {np.min(known):g} to {np.max(known):g}" if np.ndim(known) else value
-    lost = ", which JAX's floats do not hold" if np.any((held != known) & (known == known)) else ""
-    raise ArgumentError(name, f"must lie in {interval}, got {got}{lost}")
+    rounded = ", which JAX's floats round" if np.all(inside(known, known)) else ""
+    raise ArgumentError(name, f"must lie in {interval}, got {got}{rounded}")
 
 
-def _held(known: Any) -> Any:
-  """Returns numbers, but infinity and 0 for those that are too large and too small for JAX's floats."""
-  tiny, most = HELD[bool(jax.config.jax_enable_x64)]
+def _held(known: Any) -> tuple[Any, Any]:
+  """Returns numbers with infinity and 0 for those beyond JAX's floats, and rounded, as an open end needs."""
+  (tiny, most), x64 = HELD[bool(jax.config.jax_enable_x64)], jax.config.jax_enable_x64
   if isinstance(known, int | float):
     if abs(known) > most:
-      return float("inf") if known > 0 else float("-inf")
-    return 0.0 if abs(known) < tiny else known
+      known = float("inf") if known > 0 else float("-inf")
+    elif abs(known) < tiny:
+      known = 0.0
+    return known, known if x64 or isinstance(known, int) else float(np.float32(known))
   if known.dtype.kind in "biu":
-    return known
-  known = known.astype(np.float64)
-  size = np.abs(known)
-  return np.where(size > most, np.copysign(np.inf, known), np.where(size < tiny, 0, known))
+    return known, known
+  size = np.abs(known := known.astype(np.float64))
+  held = np.where(size > most, np.copysign(np.inf, known), np.where(size < tiny, 0, known))
+  return held, held if x64 else held.astype(np.float32)
 
 
 def check_number(value: Any, name: str) -> Any:

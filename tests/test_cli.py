@@ -223,7 +223,12 @@ REFUSED = [
   ("data.resident_gib=nan", "must be at least 0 and at most 1e9, got nan"),
   *(
     (f"optimizer.learning_rate={rate}", "must be above 0 and at most 1e30, got ")
-    for rate in ("0", "-0.1", "nan", "inf")
+    for rate in ("0", "-0.1", "nan", "inf", "1e-50")
+  ),
+  # A device rounds it to the open end.
+  (
+    "optimizer.name=adam optimizer.adam.b1=0.99999999999",
+    "must be at least 0 and below 1, got 0.99999999999",
   ),
   *(
     (f"model.MLP.dropout_rate={rate}", "must be at least 0 and at most 1, got ")

@@ -54,9 +54,9 @@ def class_weights(
     raise ValueError(f"counts must be [classes], got {counts.shape}")
   if not any(jnp.issubdtype(counts.dtype, kind) for kind in (jnp.integer, jnp.floating)):
     raise TypeError(f"counts must be numbers, got {counts.dtype}")
-  check_range(counts, "counts", low=0)
+  check_range(counts, "counts", low=0, float64=True)
   check_choice(scheme, "scheme", ("inverse", "sqrt", "effective"))
-  check_option(beta, "beta", (), low=0, high=1, open_high=True)
+  check_range(beta, "beta", low=0, high=1, open_high=True, float64=True)
   if limit is not None:
     check_option(limit, "limit", (), low=1, high=math.inf)
   dtype, known = jnp.promote_types(counts.dtype, jnp.float32), known_values(counts)

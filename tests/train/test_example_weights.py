@@ -232,6 +232,8 @@ def test_an_example_of_weight_0_does_not_describe_the_data(tmp_path, numbers):
     (np.where(np.arange(48) == 5, -1, 1), "got -1 at position 5"),
     (np.where(np.arange(48) == 5, np.nan, 1), "got nan at position 5"),
     (np.zeros(48), "and not all 0"),
+    (np.full(48, 1e-46), "the largest from 1e-30 to 1e30, got 1e-46"),
+    (np.full(48, 1e38), r"the largest from 1e-30 to 1e30, got 1e\+38"),
   ],
 )
 def test_wrong_weights_are_refused(tmp_path, weights, message):

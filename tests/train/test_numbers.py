@@ -155,6 +155,32 @@ def test_the_metrics_are_those_of_scikit_learn():
   }
 
 
+def test_coverage_of_targets_in_very_unequal_units():
+  rng = np.random.default_rng(4)
+  labels = np.float32(rng.normal(size=(200, 2)))
+  target = Numbers(Standard((0.0, 0.0), (1.0, 1e-50)), "moments", alpha=0.2)
+  batch = {"inputs": jnp.zeros((200, 3)), "labels": labels}
+  moments = jnp.stack([jnp.zeros((200, 2)), jnp.ones((200, 2))], axis=-1)
+  sums = target.metrics(moments, train.step.batch.make_examples(batch, 1.0, numbers=True))
+  covered, count = sums["coverage"]
+  assert covered / count == pytest.approx((abs(labels) <= stats.norm.ppf(0.9)).mean())
+
+
+@pytest.mark.parametrize("label", [0.0, 1e4 / 3])
+def test_equal_targets_have_no_r2(label):
+  """Of two targets, that of the other one is left."""
+  rng = np.random.default_rng(5)
+  labels, found = np.float32(np.stack([np.full(50, label), rng.normal(size=50)], axis=1)), {}
+  for number, columns in ((1, [0]), (2, [0, 1])):
+    target = Numbers(Standard((0.0,) * number, (1.0,) * number), "means")
+    batch = {"inputs": jnp.zeros((50, 3)), "labels": labels[:, columns]}
+    examples = train.step.batch.make_examples(batch, 1.0, numbers=True)
+    outputs = jnp.stack([jnp.zeros((50, number)), jnp.zeros((50, number))], axis=-1)
+    found[number] = summarize(to_host((target.metrics(outputs, examples),)), "test")
+  assert "test/r2" not in found[1]
+  assert found[2]["test/r2"][0] == pytest.approx(metrics.r2_score(labels[:, 1], np.zeros(50)), rel=1e-5)
+
+
 def test_r2_far_from_the_training_targets():
   """Targets 200 training deviations away, in batches of uneven size: float32 squares lose their variance."""
   rng = np.random.default_rng(3)

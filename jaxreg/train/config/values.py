@@ -8,7 +8,6 @@ import difflib
 import functools
 import inspect
 import itertools
-import math
 import re
 import sys
 import textwrap
@@ -18,6 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
 
 from jaxreg import adversarial, averaging, losses, penalties
+from jaxreg._checks import check_range
+from jaxreg._errors import ArgumentError
 from jaxreg.train.config.choices import CHOICES, base_config, flatten, named_in, split_option
 from jaxreg.train.config.fields import FIELDS, row_of
 from jaxreg.train.entries import Options
@@ -161,10 +162,11 @@ def _shown(value: object, text: Callable[[object], str]) -> str:
 
 def _lies_in(interval: str, value: float) -> bool:
   low, high = map(float, interval[1:-1].split(", "))
-  if isinstance(value, int) and value.bit_length() > 1000:  # larger than any float
+  try:
+    check_range(value, "", low=low, high=high, open_low=interval[0] == "(", open_high=interval[-1] == ")")
+  except ArgumentError:
     return False
-  above = value > low if interval[0] == "(" else value >= low
-  return math.isfinite(value) and above and (value < high if interval[-1] == ")" else value <= high)
+  return True
 
 
 def _interval_in_words(interval: str) -> str:

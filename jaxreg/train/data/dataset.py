@@ -430,7 +430,10 @@ def _wrong_weights(weights: np.ndarray, number: int) -> str:
   odd = ~(np.isfinite(weights) & (weights >= 0))
   if odd.any():
     return f"got {weights[odd.argmax()]} at position {odd.argmax()}"
-  return "" if weights.any() else "and not all 0"
+  if not weights.any():
+    return "and not all 0"
+  most = weights.max()
+  return "" if 1e-30 <= most <= 1e30 else f"the largest from 1e-30 to 1e30, got {most:g}"
 
 
 def _is_several(labels: np.ndarray) -> bool:

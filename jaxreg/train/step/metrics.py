@@ -173,7 +173,10 @@ def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
       units, unit = np.asarray(value.units), max(value.units)
       values[f"{prefix}/rmse"] = unit * np.sqrt((squares / count * (units / unit) ** 2).mean(axis=-1))
       variation = label_squares - labels**2 / count
-      values[f"{prefix}/r2"] = (1 - squares / np.where(variation > 0, variation, np.nan)).mean(axis=-1)
+      # Targets that are all alike have no R2; below this part, their variation is the rounding of float32.
+      vary = (variation > 1e-12 * label_squares).all(axis=tuple(range(variation.ndim - 1)))
+      if vary.any():
+        values[f"{prefix}/r2"] = (1 - squares[..., vary] / variation[..., vary]).mean(axis=-1)
     else:
       total, count = value
       mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count != 0)

@@ -150,11 +150,9 @@ class Numbers:
       )
     if self.predicts != "means":
       low, high = self.interval(predictions)
-      covered = calibration.interval_coverage(
-        low * relative, high * relative, labels * relative, weights=weights
-      )
+      covered = calibration.interval_coverage(low, high, labels, weights=weights)
       sums["coverage"] = (covered.covered, covered.count)
-      sums["width"] = self._in_units(covered.width, covered.count)
+      sums["width"] = self._in_units(*weighted((high - low) * relative, weights))
     return sums
 
   def hits(self, predictions: Array, examples: Examples) -> dict[str, Array]:
