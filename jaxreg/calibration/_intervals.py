@@ -147,7 +147,7 @@ def conformal_intervals(
 
 
 def _about_targets(low: ArrayLike, high: ArrayLike, targets: ArrayLike) -> tuple[Array, Array, Array]:
-  """Returns checked intervals and targets, in NumPy's float64 less the target, which float32 might round away."""
+  """Returns checked intervals and targets; NumPy's float64 less the target, before float32 rounds it."""
   if all(map(_is_float64, (low, high, targets))) and low.shape == high.shape == targets.shape:
     shift = np.where(np.isfinite(targets), targets, 0)
     low, high, targets = low - shift, high - shift, targets - shift
