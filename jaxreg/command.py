@@ -1,6 +1,7 @@
 """The command `jaxreg`, which is `python run.py`: from arguments to one job; errors are reported in one line.
 
-JAX and the trainer are imported inside the functions: the memory must be set up first, signals at once.
+JAX and the trainer are imported inside the functions: their import takes seconds, and the memory and the
+handlers of signals must be set up before.
 """
 
 import importlib
@@ -21,6 +22,7 @@ from jaxreg._cpu.memory import keep_freed_memory
 from jaxreg._cpu.onednn import request_onednn
 from jaxreg._extras import needs
 from jaxreg.train.errors import RunError, first_line, printable, program
+from jaxreg.train.run.signals import SIGNALS, requeue, set_handler
 
 # The function of each job, `(config, workdir) -> results`; it is imported when its job runs.
 JOBS = {
@@ -41,7 +43,8 @@ CONFIGS = (INSTALLED if INSTALLED.is_dir() else PACKAGE.parent) / "configs"
 
 def main() -> None:
   """Runs the job that the arguments of the process ask for, and ends the process with its status."""
-  signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds, and Ctrl-C would print many lines
+  for each in SIGNALS:
+    set_handler(each, _end)
   _mend_streams()
   keep_freed_memory()  # before the first import of JAX
   try:
@@ -51,16 +54,15 @@ def main() -> None:
   except ModuleNotFoundError as error:
     sys.exit(f"{program()}: error: {needs('the trainer', error)}")
   try:
-    from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
+    from jaxreg.train.run.interrupt import Interrupt
 
     importlib.import_module("jaxreg.train.cli")  # also what `run` will need
   except ModuleNotFoundError as error:
     if (error.name or "").startswith("jaxreg"):
       raise
     sys.exit(f"{program()}: error: {needs('the trainer', error)}")
-  for each in SIGNALS:
-    set_handler(each, _end)
   Interrupt.again = staticmethod(_end)
+  Interrupt.after = signal.SIG_IGN  # the first signal counts, while SLURM is asked to requeue
   sys.excepthook = _report_uncaught
   sys.unraisablehook = _report_unraisable
   warnings.formatwarning = lambda message, *_, **__: f"{program()}: warning: {printable(str(message))}\n"
@@ -85,7 +87,7 @@ def run(argv: list[str]) -> int:
   from jaxreg.train import cli
   from jaxreg.train.devices import processes
   from jaxreg.train.devices.topology import parse_topology
-  from jaxreg.train.run.interrupt import Interrupted, requeue
+  from jaxreg.train.run.interrupt import Interrupted
   from jaxreg.train.user_cache import keep_compiled_programs
 
   # Orbax logs the whole traceback of a failed save; our own line below reports it.
@@ -168,8 +170,6 @@ def _mend_streams() -> None:
 
 def _end(number: int, frame: object) -> None:
   """Ends the program on a signal while nothing is trained or to be saved, or on a second Ctrl-C."""
-  from jaxreg.train.run.interrupt import SIGNALS, requeue
-
   del frame  # an exception in its place would be lost inside a destructor
   for each in SIGNALS:  # SLURM sends SIGTERM soon after SIGUSR1, while we ask it to requeue
     signal.signal(each, signal.SIG_IGN)

@@ -10,7 +10,8 @@ import pytest
 import runs
 from jax.experimental import multihost_utils
 
-from jaxreg.train.run.interrupt import SIGNALS, Interrupt, Interrupted
+from jaxreg.train.run.interrupt import Interrupt, Interrupted
+from jaxreg.train.run.signals import SIGNALS
 
 
 @pytest.fixture

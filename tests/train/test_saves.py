@@ -14,9 +14,10 @@ from jaxreg import train
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import batches
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.run import checkpoint, dispatch, interrupt, manifest
+from jaxreg.train.run import checkpoint, dispatch, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.health import Watchdog
+from jaxreg.train.run.signals import SIGNALS, requeue
 
 pytestmark = pytest.mark.usefixtures("light_runs")
 
@@ -197,16 +198,16 @@ def scontrol(tmp_path, monkeypatch):
 
 def test_slurm_is_asked_to_requeue(scontrol, monkeypatch):
   heard = scontrol(0)
-  assert interrupt.requeue(signal.SIGTERM) is None
+  assert requeue(signal.SIGTERM) is None
   assert not heard.exists()
-  assert interrupt.requeue(signal.SIGUSR1) == "SLURM was asked to requeue job 4711"
+  assert requeue(signal.SIGUSR1) == "SLURM was asked to requeue job 4711"
   assert heard.read_text() == "requeue 4711\n"
   scontrol(1)
-  assert interrupt.requeue(signal.SIGUSR1) == "SLURM does not requeue job 4711 (no such job)"
+  assert requeue(signal.SIGUSR1) == "SLURM does not requeue job 4711 (no such job)"
   monkeypatch.setenv("PATH", "")
-  assert interrupt.requeue(signal.SIGUSR1).startswith("SLURM does not requeue job 4711 (")
+  assert requeue(signal.SIGUSR1).startswith("SLURM does not requeue job 4711 (")
   monkeypatch.delenv("SLURM_JOB_ID")
-  assert interrupt.requeue(signal.SIGUSR1) is None
+  assert requeue(signal.SIGUSR1) is None
 
 
 @pytest.mark.parametrize(("rank", "asked"), [("0", "requeue 4711\n"), ("1", "")])
@@ -221,3 +222,49 @@ def test_slurm_is_asked_once_where_usr1_ends_the_program_at_once(scontrol, monke
   ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
   assert (ended.returncode, heard.read_text()) == (128 + signal.SIGUSR1, asked)
   assert ("SLURM was asked to requeue job 4711" in ended.stderr) == bool(asked)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_during_the_import_of_jax_is_told_and_requeues(scontrol, monkeypatch, tmp_path, number):
+  heard = scontrol(0)
+  heard.touch()
+  (tmp_path / "jax.py").write_text(f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)\n")
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  started = [sys.executable, runs.ROOT / "run.py"]
+  ended = subprocess.run(started, capture_output=True, text=True, check=False)
+  asked = number == signal.SIGUSR1
+  lines = ["run.py: interrupted; the same command continues from the last checkpoint"]
+  lines += ["run.py: SLURM was asked to requeue job 4711"] * asked
+  assert (ended.returncode, ended.stderr.splitlines()) == (128 + number, lines)
+  assert heard.read_text() == "requeue 4711\n" * asked
+
+
+@pytest.mark.parametrize(("first", "asked"), [(signal.SIGUSR1, "requeue 4711\n"), (signal.SIGTERM, "")])
+def test_signals_after_a_stop_change_nothing(scontrol, first, asked):
+  """More signals come once the run is saved, and while SLURM is asked."""
+  heard = scontrol(0)
+  heard.touch()
+  program = heard.with_name("scontrol")
+  program.write_text(program.read_text() + "kill -TERM $PPID\nkill -USR1 $PPID\n")
+  code = f"""
+import signal, sys
+from jaxreg import command
+from jaxreg.train.run.interrupt import Interrupt, Interrupted
+
+def job(config, workdir):
+  try:
+    with Interrupt() as interrupt:
+      signal.raise_signal({int(first)})
+      raise Interrupted(interrupt.received, 7)
+  finally:
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGUSR1)
+
+command.find_job = lambda name: job
+command.main()
+"""
+  ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+  assert (ended.returncode, heard.read_text()) == (128 + first, asked)
+  _, *lines = ended.stderr.splitlines()  # without the one about the start
+  expected = ["run.py: stopped at step 7 and saved; the same command continues from there"]
+  assert lines == expected + ["run.py: SLURM was asked to requeue job 4711"] * bool(asked)

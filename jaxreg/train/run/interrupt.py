@@ -1,8 +1,7 @@
-"""Signals as a flag that the loop reads, so that a run can save before it ends; SLURM requeues its job."""
+"""Signals as a flag that the loop reads, so that a run can save before it ends."""
 
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -10,11 +9,7 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
-from jaxreg.train.errors import one_line
-
-# SLURM can send SIGUSR1 before a job's time is over; a terminal that closes sends SIGHUP.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-Handler = Callable[[int, FrameType | None], object] | int | None  # of `signal.signal`
+from jaxreg.train.run.signals import SIGNALS, Handler, set_handler
 
 
 class Interrupted(Exception):
@@ -24,13 +19,6 @@ class Interrupted(Exception):
     super().__init__(f"stopped at step {step} and saved; the same command continues from there")
     self.signal = signal.Signals(signal_number or signal.SIGTERM)
     self.status = 128 + self.signal
-
-
-def set_handler(number: int, handler: Handler) -> Handler:
-  """Calls `signal.signal`, except for an ignored SIGHUP (`nohup`). Returns the previous handler."""
-  before = signal.getsignal(number)
-  kept = number == signal.SIGHUP and before == signal.SIG_IGN
-  return before if kept else signal.signal(number, handler)
 
 
 class Interrupt:
@@ -44,6 +32,8 @@ class Interrupt:
   # The handler of a second Ctrl-C. A program may replace it, because an exception that is raised inside a
   # destructor is lost.
   again: Callable[[int, FrameType | None], object] = staticmethod(signal.default_int_handler)
+  # The handler of all signals but Ctrl-C after a signal has stopped the run; None: the handler before it.
+  after: Handler = None
   # The last number that this process asked the service for, over all runs of the process.
   _asked: int | None = None
 
@@ -59,9 +49,10 @@ class Interrupt:
           self._previous[number] = set_handler(number, self._handle)
     return self
 
-  def __exit__(self, *exception: object) -> None:
+  def __exit__(self, kind: object, error: object, traceback: object) -> None:
+    stopped = isinstance(error, Interrupted) and self.after is not None
     for number, handler in self._previous.items():
-      signal.signal(number, handler)
+      signal.signal(number, self.after if stopped and number != signal.SIGINT else handler)
 
   def stops(self, steps: range) -> bool:
     """Tells whether to stop after these steps; every process must ask once after each dispatch."""
@@ -87,21 +78,3 @@ class Interrupt:
     self.received = self.received or number
     if jax.process_count() > 1:
       os.kill(os.getpid(), signal.SIGTERM)
-
-
-def requeue(received: int) -> str | None:
-  """Requeues this SLURM job if SIGUSR1 has come; returns a line about it for people, or None.
-
-  `--signal=USR1@SECONDS` makes SLURM send SIGUSR1. SIGTERM does not requeue: `scancel` sends it to end a
-  job for good. A preemption sends it too, but then SLURM itself requeues the job, if its site allows that.
-  """
-  job = os.environ.get("SLURM_JOB_ID")
-  if job is None or received != signal.SIGUSR1:
-    return None
-  try:
-    subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, text=True, timeout=60)
-  except subprocess.CalledProcessError as error:
-    return f"SLURM does not requeue job {job} ({' '.join(error.stderr.split()) or error.returncode})"
-  except (OSError, subprocess.TimeoutExpired) as error:
-    return f"SLURM does not requeue job {job} ({one_line(error)})"
-  return f"SLURM was asked to requeue job {job}"
