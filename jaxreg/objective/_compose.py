@@ -236,11 +236,13 @@ def compose(
 
   The weights of the examples are `batch["weights"]` `[batch]`, at least 0. An example whose `batch["where"]`
   `[batch]` is false has weight 0. Without both, all examples have the same weight. An example of weight 0
-  needs no label, and its inputs may be NaN: `loss_fn` sees 0 for its label, and for NaN and infinity in its
-  entries. Tokens must be in range everywhere, since a token without weight may be context, or read by a term
-  with weights of its own. Weights and `where` may have the shape of the loss instead, as `[batch, length]`
-  for tokens. An entry whose leading axis is as long as the batch is one of examples; constants, such as a
-  mask of classes, belong to `loss_fn`.
+  needs no label, and its inputs may be NaN: `loss_fn` sees 0 for its label, and for NaN, infinity and numbers
+  whose squares overflow in its entries. Tokens must be in range everywhere, since a token without weight may
+  be context, or read by a term with weights of its own. Weights and `where` may have the shape of the loss
+  instead, as `[batch, length]` for tokens. An entry whose leading axis is as long as the batch is one of
+  examples; constants, such as a mask of classes, belong to `loss_fn`. Entries have no names in a batch that
+  is no mapping, such as a tuple with `weights_fn`: there, a label without weight counts as 0 if it is
+  negative and has the shape of the weights, and must be in range otherwise.
 
   On several devices, average the gradients: a sum would count a penalty once per device. If the devices'
   weights differ, weight the average by the counts in the metrics. `jax.shard_map` already sums the gradients
@@ -297,19 +299,22 @@ def compose(
 
 
 def _finite(batch: Batch, weights: Array) -> Batch:
-  """Returns the batch with 0 for NaN and infinity where the weight is 0: 0 times NaN would be NaN."""
-  if not isinstance(batch, Mapping):
-    return batch
+  """Returns the batch with 0 for what would make gradients NaN where the weight is 0: 0 times NaN is NaN."""
 
   def finite(x: Any) -> Any:
     counts = _counts(weights, jnp.shape(x))
-    if counts is None or not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+    if counts is None or not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
       return x
+    # Other numbers stay: a term with weights of its own or BatchNorm may read the example.
     # A statistic as long as the batch is not split as the weights are.
     return partitioned(
-      lambda x, counts: jnp.where(jnp.isfinite(x), x, zero_elsewhere(counts, x)), jnp.asarray(x), counts
+      lambda x, counts: jnp.where(jnp.isfinite(jnp.square(jnp.abs(wide(x)))), x, zero_elsewhere(counts, x)),
+      jnp.asarray(x),
+      counts,
     )
 
+  if not isinstance(batch, Mapping):
+    return jax.tree.map(finite, batch)
   rest = {name: x for name, x in batch.items() if name not in ("weights", "where")}
   return {**batch, **jax.tree.map(finite, rest)}
 
@@ -324,7 +329,7 @@ def _counts(weights: Array, shape: tuple[int, ...]) -> Array | None:
 
 def _with_labels(batch: Batch, weights: Array | None) -> Batch:
   """Returns the batch with labels of 0 where the weight is 0: a label of -1 or NaN makes gradients NaN."""
-  if weights is None or not isinstance(batch, Mapping) or "labels" not in batch:
+  if weights is None:
     return batch
 
   def harmless(labels: Any) -> Any:
@@ -334,7 +339,15 @@ def _with_labels(batch: Batch, weights: Array | None) -> Batch:
       return labels
     return partitioned(lambda labels, counts: zero_elsewhere(counts, labels), labels, counts)
 
-  return {**batch, "labels": jax.tree.map(harmless, batch["labels"])}
+  def unnamed(x: Any) -> Any:
+    if jnp.shape(x) != weights.shape or not jnp.issubdtype(jnp.result_type(x), jnp.signedinteger):
+      return x
+    # It may be a token: without weight that is context, but not negative.
+    return partitioned(lambda x, counts: zero_elsewhere(counts | (x >= 0), x), x, weights != 0)
+
+  if not isinstance(batch, Mapping):
+    return jax.tree.map(unnamed, batch)
+  return {**batch, "labels": jax.tree.map(harmless, batch["labels"])} if "labels" in batch else batch
 
 
 def _entry(value: Array, weights: Array | None, count: Array, name: str) -> tuple[Array, Array]:

@@ -223,6 +223,57 @@ def test_an_example_that_does_not_count_needs_no_label(x64, by):
   chex.assert_trees_all_close(grads, jax.grad(lambda params: composed_of_few(params, few))(params), rtol=1e-9)
 
 
+@pytest.mark.parametrize("length", [None, 5])
+def test_padding_in_a_tuple_reaches_nothing_and_tokens_without_weight_are_context(x64, length):
+  rng = np.random.default_rng(0)
+  counts = np.array([1, 1, 0, 1, 1, 0, 1, 1]) > 0
+  shape = (8,) if length is None else (8, length)
+  where = np.broadcast_to(counts.reshape(-1, *[1] * (len(shape) - 1)), shape)
+  x, y, tokens = rng.normal(size=(*shape, 5)), rng.integers(3, size=shape), rng.integers(4, size=shape)
+  table, kernel = rng.normal(size=(4, 5)), rng.normal(size=(5, 3))
+
+  def tuple_loss(kernel, batch, *, key):
+    x, y, tokens, _ = batch
+    context = jnp.asarray(table)[tokens].mean(axis=0, keepdims=True)
+    return losses.softmax_cross_entropy((x + context) @ kernel, y)
+
+  padded = np.where(where[..., None], x, np.nan), np.where(where, y, -1), tokens, where
+  got = jax.jit(jax.value_and_grad(compose(tuple_loss, {}, weights_fn=lambda batch: batch[3] * 1.0)))(
+    kernel, tuple(map(jnp.asarray, padded))
+  )
+  logits = (x + table[tokens].mean(axis=0)) @ kernel
+  p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+  nll = -np.log(np.take_along_axis(p, y[..., None], axis=-1))[..., 0]
+  by_logit = (p - np.eye(3)[y]) * where[..., None] / where.sum()
+  inputs = (x + table[tokens].mean(axis=0)).reshape(-1, 5)
+  np.testing.assert_allclose(got[0], nll[where].mean(), rtol=1e-12)
+  np.testing.assert_allclose(got[1], inputs.T @ by_logit.reshape(-1, 3), rtol=1e-12)
+
+
+@pytest.mark.parametrize("padding", [3e38, -np.finfo(np.float32).max, 1e20, complex(np.nan, 1), 3e38j])
+def test_huge_and_complex_padding_reaches_no_gradient(padding):
+  rng = np.random.default_rng(0)
+  where, x, w = np.arange(6) < 4, rng.normal(size=(6, 3)), rng.normal(size=3)
+  dtype = np.complex64 if isinstance(padding, complex) else np.float32
+  given = np.where(where[:, None], x, padding).astype(dtype)
+  square = lambda w, batch, *, key: jnp.square(jnp.abs(batch["inputs"] @ w))
+  batch = {"inputs": jnp.asarray(given), "where": jnp.asarray(where)}
+  value, slope = jax.jit(jax.value_and_grad(compose(square, {})))(jnp.float32(w), batch)
+  np.testing.assert_allclose(value, np.square(x @ w)[where].mean(), rtol=1e-5)
+  np.testing.assert_allclose(slope, 2 * (x @ w)[where] @ x[where] / 4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_numbers_of_weight_0_stay_for_a_term_that_counts_them(dtype):
+  x = np.array([1.0, 3e4, np.inf], dtype)
+  term = example_term(
+    lambda key, view: jnp.float32(view.batch["inputs"]), weight=1.0, weights_fn=lambda batch: jnp.ones(3)
+  )
+  composed = compose(lambda params, batch, *, key: jnp.zeros(3), {"all": term})
+  loss = composed(jnp.zeros(()), {"inputs": x, "weights": jnp.float32([1, 0, 0])})
+  np.testing.assert_allclose(loss, 30_001 / 3, rtol=1e-3)
+
+
 def composed_of_few(params, batch):
   """The same objective in plain JAX, of examples that all count."""
   log_probs = jax.nn.log_softmax(logits_fn(params, batch["inputs"])[0])
