@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_logits, check_option, check_range
+from jaxreg._scaled import power_of_two
 from jaxreg._sharding import entries, gathered
 from jaxreg.calibration._weights import weighted_examples
 from jaxreg.typing import Array
@@ -138,6 +139,7 @@ def fit_temperature(
 @jax.jit  # without it, each eager call would compile the loop
 def _bisected(z: Array, picked: Array, weights: Array, low: ArrayLike, high: ArrayLike) -> Array:
   """Finds the temperature; `z` are the logits minus the largest, and `picked` those of the labels."""
+  weights = weights * power_of_two(weights, tuple(range(weights.ndim)))  # sums must not over- or underflow
 
   def slope(log_beta: Array) -> Array:
     probs = jax.nn.softmax(jnp.exp(log_beta) * z, axis=-1)
@@ -168,10 +170,14 @@ def _affine(
   features: Array, labels: Array, weights: Array, temperature: Array, weight: Array, kind: Kind
 ) -> Affine:
   """Finds the map of log-probabilities `[n, classes]` by L-BFGS; NaN where something is unknown."""
-  classes, number = features.shape[-1], weights.sum()
+  classes, power = features.shape[-1], power_of_two(weights, (0,))[0]
+  weights = weights * power  # their sum must not over- or underflow
+  total = weights.sum()
+  number = total / power
   unknown = jnp.isnan(temperature) | jnp.isnan(number) | (number == 0)
-  features, scale = features / jnp.where(unknown, 1, temperature), jnp.where(unknown, 1, number)
-  shares = jnp.where(unknown, 0, weights) / scale
+  features = features / jnp.where(unknown, 1, temperature)
+  scale = jnp.where(unknown, 1, jnp.maximum(number, 1e-30))  # shrinks all the way, and does not overflow
+  shares = jnp.where(unknown, 0, weights) / jnp.where(unknown, 1, total)
   own = jnp.eye(classes, dtype=features.dtype)
   off = (1 - own) / (classes * (classes - 1)) if kind == "dirichlet" else classes * (classes - 1) / scale
   shrink = weight * (off if kind == "dirichlet" else jnp.where(own > 0, classes / scale, off))

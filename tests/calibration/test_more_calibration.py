@@ -321,6 +321,34 @@ def test_maps_minimise_the_printed_objective(kind):
   np.testing.assert_allclose(narrow.kernel, kernel / temperature, atol=2e-3)
 
 
+@pytest.mark.parametrize("size", [1e38, 1.2e-38, 1.0])
+def test_weights_of_any_scale_have_one_optimum(size):
+  """The sums of the raw weights over- or underflow in float32. So many examples leave no shrinkage."""
+  logits, labels = confident(100, 3)
+  relative = np.random.default_rng(1).integers(1, 4, 100)
+  weights = np.float32(size) * np.float32(relative)
+  log_probs = np.log(oracles.softmax(logits))
+  beta = scipy.optimize.minimize_scalar(nll, (0.01, 0.1), args=(log_probs, labels, relative), tol=1e-10).x
+  got = fit_jit(np.float32(logits), labels, weights=weights)
+  np.testing.assert_allclose(got, 1 / beta, rtol=1e-3)
+  if size == 1e38:
+    model = sklearn.linear_model.LogisticRegression(C=np.inf, max_iter=5000, tol=1e-12)
+    want = model.fit(log_probs, labels, sample_weight=relative).predict_proba(log_probs)
+    scaling = calibration.fit_temperature(np.float32(logits), labels, kind="matrix", weights=weights)
+    got = calibration.temper(np.float32(logits), temperature=scaling)
+    np.testing.assert_allclose(np.exp(got), want, atol=5e-3)
+
+
+@pytest.mark.parametrize(("kind", "kernel"), [("vector", np.ones(8)), ("matrix", np.eye(8))])
+def test_hardly_any_weight_leaves_the_temperature(kind, kernel):
+  """Two classes of eight count, and 3 of 4 examples are right: T = 2 / log 3."""
+  logits = np.tile(np.float32([2, 0, *[-np.inf] * 6]), (4, 1))
+  weights = np.full(4, 1.2e-38, np.float32)
+  got = calibration.fit_temperature(logits, np.array([0, 0, 0, 1]), kind=kind, weights=weights)
+  np.testing.assert_allclose(got.kernel, kernel * np.log(3) / 2, atol=1e-6)
+  np.testing.assert_allclose(got.bias, 0, atol=1e-6)
+
+
 def test_maps_of_excluded_classes_and_unknown_labels():
   logits, labels = confident(60, 3)
   excluded = np.concatenate([np.float32(logits), np.full((60, 1), -np.inf, np.float32)], axis=1)
