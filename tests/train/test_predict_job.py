@@ -170,6 +170,16 @@ def test_texts_that_look_like_numbers_are_the_same_texts_in_a_frame(tmp_path, li
       "row 0: column 'age' must be a number or missing, got 'x'",
     ),
     ({"age": [1.0, np.inf], "wide": [2.0, 1], "colour": ["red"] * 2}, "row 1: column 'age' .* got inf"),
+    ({"age": b"1", "wide": 2.0, "colour": "red"}, "row 0: column 'age' must be a number .* got b'1'"),
+    ({"age": 10**400, "wide": 2.0, "colour": "red"}, "row 0: column 'age' must be a number .* got 1000"),
+    (
+      {"age": [1.0, 1e300], "wide": 2.0, "colour": "red"},
+      r"row 1: 'age' must be finite in float32 after any standardizing, got 1e\+300",
+    ),
+    (np.array([[1, -1e300, 0, 0, 1]]), r"row 0: 'wide' must be finite .* got -1e\+300"),
+    (np.array([[1, 2, 0, 0, 1], [np.nan, 2, 0, 0, 1]]), "row 1: 'age' must be finite .* got nan"),
+    ([[None, 2, 0, 0, 1]], "row 0: 'age' must be finite .* got None"),
+    (np.ma.array([[1, 2, 0, 0, 1]], mask=[[1, 0, 0, 0, 0]]), "inputs: must have no masked value"),
     ({"age": [], "wide": [], "colour": []}, "inputs: has no rows"),
     ({"age": [1.0], "wide": [2.0, 3.0], "colour": ["red"]}, "inputs: must be a data frame, dicts or"),
     ([], "inputs must have shape"),
@@ -178,7 +188,8 @@ def test_texts_that_look_like_numbers_are_the_same_texts_in_a_frame(tmp_path, li
   ],
 )
 def test_rows_that_do_not_fit(rows, told, trained):
-  with pytest.raises(ValueError, match=told) as refused:
+  with warnings.catch_warnings(), pytest.raises(ValueError, match=told) as refused:
+    warnings.simplefilter("error")
     train.load(trained("kind")[0])(rows)
   assert "\n" not in str(refused.value)
 
@@ -190,6 +201,7 @@ def test_rows_that_do_not_fit(rows, told, trained):
     ("age,wide,colour\n1,2,red\nold,2,red\n", "row 3: column 'age' has 'old' among numbers"),
     ("age,wide,colour\nold,2,red\n", "row 2: column 'age' has 'old' among numbers"),
     ("age;wide;colour\n1;2;red\n", "delimiter: .*must be the character between two values|only one column"),
+    ("age,wide,colour\n1,2,red\n-1e300,2,red\n", "row 3: 'age' must be finite in float32"),
     ("age,wide,colour\n", "has no rows"),
     ("", "cannot be read as CSV"),
   ],
@@ -201,6 +213,14 @@ def test_files_that_do_not_fit(content, told, trained, tmp_path):
   assert "predict.file: " in str(refused.value)
   assert "\n" not in str(refused.value)
   assert not (tmp_path / "out.csv").exists()
+
+
+def test_an_array_that_float32_does_not_hold_is_refused_with_its_row(trained, tmp_path):
+  x = np.zeros((60, 5))
+  x[57, 1] = 1e300  # beyond the first batch
+  np.savez(tmp_path / "a.npz", x=x)
+  with pytest.raises(train.RunError, match=r"a\.npz: row 57: 'wide' must be finite in float32"):
+    written(trained("kind")[0], tmp_path / "a.npz", tmp_path / "out.csv")
 
 
 def test_a_job_writes_classes_probabilities_and_sets(trained, tmp_path):

@@ -41,8 +41,9 @@ def moments(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def standardize(values: Any, mean: ArrayLike, std: ArrayLike) -> np.ndarray:
-  """Computes `(values - mean) / std` in float64; returns float32."""
-  return ((np.asarray(values, np.float64) - np.asarray(mean)) / np.asarray(std)).astype(np.float32)
+  """Computes `(values - mean) / std` in float64; returns float32, infinite where that is too large."""
+  with np.errstate(over="ignore"):
+    return ((np.asarray(values, np.float64) - np.asarray(mean)) / np.asarray(std)).astype(np.float32)
 
 
 class Standard(NamedTuple):

@@ -455,7 +455,7 @@ def read_csv_rows(
   encoding: str,
   missing: tuple[str, ...],
 ) -> Frame:
-  """Reads the columns that a trained model takes from a CSV file; its index numbers the rows from 0."""
+  """Reads the columns that a trained model takes from a CSV file; its index counts its rows from 1."""
   texts, _ = _read_csv("inputs", file, delimiter, encoding)
   names = names_in(columns)
   check_named(texts, inputs=names)
@@ -469,7 +469,8 @@ def read_csv_rows(
   )
   rows = read.rows(texts[[*names]])
   # Truth values remain what they are, since a number of `missing` is none of them.
-  return rows.frame.assign(**{name: rows.frame[name].map({0.0: False, 1.0: True}) for name in rows.titles})
+  truth = {name: rows.frame[name].map({0.0: False, 1.0: True}) for name in rows.titles}
+  return rows.frame.assign(**truth).set_axis(rows.frame.index + 1)
 
 
 def inputs_of_rows(
@@ -532,8 +533,8 @@ def _as_numbers(name: str, values: Series, missing: Collection[str], decimal: st
     if is_none:
       continue
     try:
-      numbers[row] = np.inf if isinstance(value, str) else value
-    except (TypeError, ValueError):
+      numbers[row] = np.inf if isinstance(value, str | bytes) else value
+    except (TypeError, ValueError, OverflowError):
       numbers[row] = np.inf
     if not np.isfinite(numbers[row]):
       got = shortened(repr(value), 40)

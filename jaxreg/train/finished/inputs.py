@@ -2,16 +2,16 @@
 
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxreg.train.data.images import Decoding, centre_crop, decode
-from jaxreg.train.errors import one_line
+from jaxreg.train.errors import ArgumentError, one_line
 from jaxreg.train.step.batch import scaled
 from jaxreg.typing import Array
 
@@ -70,7 +70,8 @@ def as_stored(
     wanted = ", ".join(map(str, ("batch", *shape)))
     raise ValueError(f"inputs must have shape [{wanted}], got {inputs.shape}")
   if not is_integer(stored) or inputs.dtype == stored:
-    return jnp.asarray(inputs)
+    with np.errstate(over="ignore"):
+      return jnp.asarray(inputs)
   if scale == 1 or not np.issubdtype(inputs.dtype, np.floating):
     floats = "" if scale == 1 else f", or floating and divided by {scale:g}"
     raise ValueError(f"inputs must be {stored}, as the data source stores them{floats}, got {inputs.dtype}")
@@ -80,6 +81,21 @@ def as_stored(
       f"got values from {inputs.min():g} to {inputs.max():g}"
     )
   return jnp.asarray(inputs, jnp.float32)
+
+
+def check_finite(stored: Array, inputs: Any, names: Sequence[str], rows: Sequence[object] | None) -> None:
+  """Checks that examples from `as_stored` are finite; errors name the example, by `rows`, and the feature.
+
+  `inputs` are the examples in the units of the data.
+  """
+  if is_integer(str(stored.dtype)) or np.isfinite(stored).all():
+    return
+  row, *place = np.argwhere(~np.isfinite(np.asarray(stored)))[0].tolist()
+  example = row if rows is None else rows[row]
+  name = repr(names[place[0]]) if names else f"input {', '.join(map(str, place))}"
+  got = np.asarray(inputs)[row, *place]
+  problem = f"row {example}: {name} must be finite in float32 after any standardizing, got {got}"
+  raise ArgumentError("inputs", problem)
 
 
 def in_model_units(inputs: Array, stored: str, scale: float) -> Array:

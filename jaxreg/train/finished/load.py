@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from jaxreg.train.data.huggingface import read_parquet_rows
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.data.tables import CSV_FORM, inputs_of_rows, read_csv_rows
 from jaxreg.train.errors import ArgumentError
-from jaxreg.train.finished.inputs import as_stored, in_model_units, is_integer
+from jaxreg.train.finished.inputs import as_stored, check_finite, in_model_units, is_integer
 from jaxreg.train.finished.loss import make_loss_fn, whole_batch
 from jaxreg.train.finished.restore import decoding_of, restore_config, restore_run
 from jaxreg.train.run.checkpoint import restore_state
@@ -154,15 +154,28 @@ class Predictor:
     state = restore_state(self.program, self.workdir, step, self._replica, self.config.replicas)
     return dataclasses.replace(self, step=step, state=state)
 
-  def stored(self, inputs: object) -> Array:
-    """Converts inputs to those that the data source stores; features are standardised."""
+  def stored(self, inputs: Any, *, rows: Sequence[object] | None = None) -> Array:
+    """Converts inputs to those that the data source stores; features are standardised.
+
+    `rows` has the numbers of the examples in errors, which otherwise count from 0.
+    """
+    if np.ma.is_masked(inputs):
+      raise ArgumentError("inputs", "must have no masked value; fill the masked values first")
+    if self.data.columns and isinstance(inputs, str | os.PathLike):
+      inputs = self.read_table(local_path(inputs, "inputs"))
+      rows = inputs.index
     if self.data.columns and not isinstance(inputs, np.ndarray | jax.Array):
       inputs = self._table_inputs(inputs)
-    inputs = self.data.standardized(inputs)
-    return as_stored(inputs, self.input_shape, self.input_dtype, self.scale, self.decoding)
+    standard = self.data.standardized(inputs)
+    stored = as_stored(standard, self.input_shape, self.input_dtype, self.scale, self.decoding)
+    check_finite(stored, inputs, self.input_names, rows)
+    return stored
 
   def read_table(self, file: Path) -> Any:
-    """Reads the columns of the inputs from a Parquet file, or from a CSV file of the training file's form."""
+    """Reads the columns of the inputs from a Parquet file, or from a CSV file of the training file's form.
+
+    The index numbers the rows: from 0, or as lines of the CSV file, where the names are row 1.
+    """
     if not file.is_file():
       raise ArgumentError("inputs", f"{file} is not a file; give a CSV or Parquet file")
     if file.suffix == ".parquet":
@@ -175,9 +188,7 @@ class Predictor:
     return {name: options.get(name, default) for name, default in CSV_FORM.items()}
 
   def _table_inputs(self, rows: Any) -> np.ndarray:
-    """Computes the inputs of rows, or of the rows of a file."""
-    if isinstance(rows, str | os.PathLike):
-      rows = self.read_table(local_path(rows, "inputs"))
+    """Computes the inputs of rows."""
     if isinstance(rows, list | tuple) and not any(isinstance(row, Mapping) for row in rows):
       return np.asarray(rows)  # numbers in the order of `input_names`
     form = self._csv_form

@@ -129,10 +129,8 @@ def _examples(model: Predictor, source: Path) -> Examples:
     what = "a folder of images, or an .npz file" if len(model.input_shape) == 3 else "an .npz file"
     raise ArgumentError("inputs", f"this run reads no table; give {what}")
   frame = model.read_table(source)
-  inputs = model.stored(frame)
-  # A message about a CSV file counts its rows from 1, and its names are in one.
-  names = [int(row) + (source.suffix != ".parquet") for row in frame.index]
-  return Examples(names, lambda part: inputs[part])
+  inputs = model.stored(frame, rows=frame.index)
+  return Examples(frame.index, lambda part: inputs[part])
 
 
 def _array_examples(model: Predictor, source: Path) -> Examples:
@@ -156,7 +154,8 @@ def _array_examples(model: Predictor, source: Path) -> Examples:
     raise ArgumentError("inputs", f"{name} has NaN or an infinite value in example {row}")
   if inputs.dtype != np.uint8 and model.input_dtype.startswith("float"):
     inputs = inputs.astype(np.float64)
-  return Examples(range(len(inputs)), lambda part: model.stored(inputs[part]))
+  names = range(len(inputs))
+  return Examples(names, lambda part: model.stored(inputs[part], rows=names[part]))
 
 
 def _image_examples(model: Predictor, source: Path) -> Examples:
