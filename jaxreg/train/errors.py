@@ -68,9 +68,9 @@ def printable(text: str) -> str:
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def unknown(argument: str, name: object, allowed: Iterable[str], *, others: str = "") -> RunError:
+def unknown(argument: str, name: object, allowed: Iterable[object], *, others: str = "") -> RunError:
   """Returns the error of a name that is not allowed; `others` ends the list of the allowed names."""
-  allowed = sorted(allowed)
+  allowed = sorted(map(str, allowed))
   lower = {each.lower(): each for each in allowed}
   near = difflib.get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
   hint = f"; did you mean {lower[near[0]]!r}?" if near else ""

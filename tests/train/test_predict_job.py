@@ -129,7 +129,8 @@ def test_rows_are_encoded_as_in_training(kind, trained, tmp_path):
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     first = {name: values[0] for name, values in ROWS.items()}
-    np.testing.assert_allclose(predictor(first), expected[:1], rtol=1e-6)
+    for row in (first, pandas.DataFrame(ROWS).iloc[0]):
+      np.testing.assert_allclose(predictor(row), expected[:1], rtol=1e-6)
   if kind == "kind":
     assert predictor.classify([first]) == [("no", "yes")[int(expected[0].argmax())]]
 
@@ -182,15 +183,19 @@ def test_texts_that_look_like_numbers_are_the_same_texts_in_a_frame(tmp_path, li
     (np.ma.array([[1, 2, 0, 0, 1]], mask=[[1, 0, 0, 0, 0]]), "inputs: must have no masked value"),
     ({"age": [], "wide": [], "colour": []}, "inputs: has no rows"),
     ({"age": [1.0], "wide": [2.0, 3.0], "colour": ["red"]}, "inputs: must be a data frame, dicts or"),
+    (pandas.DataFrame(np.ones((2, 3))), "inputs: got 'age', allowed are 0, 1, 2"),
+    (pandas.DataFrame({("age", k): [1.0] for k in "uv"}), "must have one name for each column, got 2 levels"),
     ([], "inputs must have shape"),
     (3, "inputs: must be a data frame, dicts or the path of a CSV or Parquet file, got a int"),
     ("absent.csv", "inputs: absent.csv is not a file"),
   ],
 )
 def test_rows_that_do_not_fit(rows, told, trained):
-  with warnings.catch_warnings(), pytest.raises(ValueError, match=told) as refused:
+  predict = train.load(trained("kind")[0])
+  with warnings.catch_warnings():
     warnings.simplefilter("error")
-    train.load(trained("kind")[0])(rows)
+    with pytest.raises(ValueError, match=told) as refused:
+      predict(rows)
   assert "\n" not in str(refused.value)
 
 

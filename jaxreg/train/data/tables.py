@@ -476,7 +476,7 @@ def read_csv_rows(
 def inputs_of_rows(
   columns: Mapping[str, Any], rows: Any, missing: Collection[str] = (), decimal: str = "."
 ) -> np.ndarray:
-  """Computes the inputs `[n, inputs]` of a data frame, a sequence of dicts, or a dict of columns or numbers.
+  """Computes the inputs `[n, inputs]` of a data frame or its row, of dicts, or a dict of columns or numbers.
 
   A missing number becomes the training mean; a missing or new category is 0 everywhere, and a warning names
   new ones. What `missing` names is missing here too, so that a file and its data frame give the same. Other
@@ -485,12 +485,16 @@ def inputs_of_rows(
   rows = rows.to_pandas() if hasattr(rows, "to_pandas") else rows
   if isinstance(rows, Mapping) and not any(map(np.ndim, rows.values())):
     rows = [rows]
+  if isinstance(rows, pandas().Series) and rows.name not in names_in(columns):  # a row, not the only column
+    rows = [rows.to_dict()]
   data_frame = pandas().DataFrame
   try:
     frame = data_frame(rows)
   except (TypeError, ValueError) as error:
     problem = "must be a data frame, dicts or the path of a CSV or Parquet file"
     raise ArgumentError("inputs", f"{problem}, got a {type(rows).__name__} ({one_line(error)})") from error
+  if frame.columns.nlevels > 1:
+    raise ArgumentError("inputs", f"must have one name for each column, got {frame.columns.nlevels} levels")
   frame = _unnested(frame.reset_index(drop=True), names_in(columns))
   check_named(frame, inputs=names_in(columns))
   if frame.empty:
