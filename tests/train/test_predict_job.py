@@ -149,6 +149,19 @@ def test_a_frame_and_its_file_have_the_same_missing_values(tmp_path, light_runs)
     np.testing.assert_array_equal(predictor(rows), want)
 
 
+def test_a_file_of_one_column_is_predicted_and_its_blank_rows_are_told(tmp_path, light_module):
+  frame = pandas.DataFrame({"x": np.arange(90) / 7, "label": ["a", "b", "c"] * 30})
+  frame.to_csv(tmp_path / "a.csv", index=False)
+  fields = {"data.name": "csv", "data.csv.path": str(tmp_path / "a.csv"), "method.name": "softmax"}
+  train.train(runs.make_config({**fields, "epochs": 1}), tmp_path / "run")
+  (tmp_path / "b.csv").write_text("x\n1.5\n\n59\n9007199254740992\n9007199254740993\n")
+  with pytest.warns(UserWarning, match=r"inputs: .*b\.csv: left out: blank rows \(1\)"):
+    columns, _ = written(tmp_path / "run", tmp_path / "b.csv", tmp_path / "out.csv")
+  assert columns["example"] == ["2", "4", "5", "6"]
+  expected = np.exp(np.asarray(train.load(tmp_path / "run")(np.array([[1.5], [59], [2**53], [2**53]]))))
+  np.testing.assert_allclose(np.array(columns["p(b)"], float), expected[:, 1], rtol=1e-6)
+
+
 @pytest.mark.thorough
 def test_texts_that_look_like_numbers_are_the_same_texts_in_a_frame(tmp_path, light_runs):
   codes = ["1", "2", "3.0"] * 30
@@ -203,19 +216,32 @@ def test_rows_that_do_not_fit(rows, told, trained):
   ("content", "told"),
   [
     ("age,wide\n1,2\n", "got 'colour', allowed are age, wide"),
-    ("age,wide,colour\n1,2,red\nold,2,red\n", "row 3: column 'age' has 'old' among numbers"),
+    (
+      "age,wide,colour\n1,2,red\nold,2,red\n",
+      "row 3: column 'age' has 'old' among numbers; mend the file: this run reads .*missing=.*'NA'",
+    ),
     ("age,wide,colour\nold,2,red\n", "row 2: column 'age' has 'old' among numbers"),
-    ("age;wide;colour\n1;2;red\n", "delimiter: .*must be the character between two values|only one column"),
+    (
+      'age,wide,colour\n"1,5",2,red\n',
+      r"row 2: .* '1,5', which is a number with decimal=',' alone; mend the file: .* decimal='\.', ",
+    ),
+    (
+      "age;wide;colour\n1;2;red\n",
+      "only one column with delimiter=',', 'age;wide;colour'; mend the file: .* delimiter=',', ",
+    ),
+    ("age,wide,colour\n1,2,r\udcf6t\n", "not text in utf-8 .*; mend the file: .* encoding='utf-8', "),
+    ("age,wide,colour\n1,2\n", r"row 2 has 2 values, and row 1 has 3 names\); mend the file"),
     ("age,wide,colour\n1,2,red\n-1e300,2,red\n", "row 3: 'age' must be finite in float32"),
     ("age,wide,colour\n", "has no rows"),
     ("", "cannot be read as CSV"),
   ],
 )
 def test_files_that_do_not_fit(content, told, trained, tmp_path):
-  (tmp_path / "a.csv").write_text(content)
+  (tmp_path / "a.csv").write_bytes(content.encode(errors="surrogateescape"))
   with pytest.raises(train.RunError, match=told) as refused:
     written(trained("kind")[0], tmp_path / "a.csv", tmp_path / "out.csv")
-  assert "predict.file: " in str(refused.value)
+  assert str(refused.value).startswith(f"predict.file: {tmp_path / 'a.csv'}: ")
+  assert "delimiter: " not in str(refused.value)
   assert "\n" not in str(refused.value)
   assert not (tmp_path / "out.csv").exists()
 

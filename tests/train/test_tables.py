@@ -212,7 +212,10 @@ def test_mistakes_are_told(tmp_path, columns, options, message):
     ("gr\udcf6,label\n1,a\n", r"encoding: .* is not text in utf-8 .*; give its encoding, such as latin-1"),
     ("\udcff\udcfex\0,\0l\0\n\0", r"encoding: .* is not text in utf-8"),
     ("x\0,\0l\0\n\0", r"encoding: .* is not text in utf-8 \(it has zero bytes\)"),
-    ("x;label\n1;a\n", r"delimiter: must be the character between two values, got ',', by which"),
+    (
+      "x;label\n1;a\n",
+      r"delimiter: .*a\.csv has only one column with delimiter=',', 'x;label'; give the character",
+    ),
     ("x;y;label\n0,5;1;a\n", r"cannot be read .* give in delimiter"),
     ("sep=,\nx,label\n1,a\n", r"row 1 names no columns but the delimiter"),
     ("0.5,1.5\n1,2\n", r"path: .*row 1 must name the columns, got 0\.5, 1\.5"),

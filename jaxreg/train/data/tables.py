@@ -28,6 +28,7 @@ MOST_CATEGORIES = 1000  # of a column; more are likely names or identifiers
 EXACT = 2**53  # from here on, float64 does not hold all integers
 MANY_INTEGERS = 20  # a label with at least this many different integers may be meant as a number
 TEST_FRACTION = 0.2  # of the training rows, if no file or split is for the test
+BLANK = "blank rows"
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 FLAGS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
 NAMELESS = re.compile(r"|Unnamed: .*|__index_level_\d+__")  # names of columns without one, of pandas too
@@ -37,6 +38,14 @@ MARKED = re.compile(
 )
 Kind = Literal["auto", "classes", "numbers"]
 CSV_FORM: dict[str, Any] = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing": MISSING}
+
+
+class FormError(ArgumentError):
+  """The error of a file that is written otherwise than the options say, and the advice to change them."""
+
+  def __init__(self, argument: str, fact: str, advice: str):
+    super().__init__(argument, f"{fact}; {advice}")
+    self.fact = fact
 
 
 def csv(
@@ -123,8 +132,13 @@ def pandas() -> Any:
   return pandas
 
 
-def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple[Frame, list[str]]:
-  """Reads cells as texts, and lists what is left out: columns without a name, and blank rows."""
+def _read_csv(
+  argument: str, file: Path, delimiter: str, encoding: str, wanted: Collection[str] = ()
+) -> tuple[Frame, list[str]]:
+  """Reads cells as texts, and lists what is left out: columns without a name, and blank rows.
+
+  A file may have one column only if `wanted` names it.
+  """
   read = pandas().read_csv
   try:
     check_text_table(file)
@@ -132,21 +146,19 @@ def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple
     options: dict[str, Any] = {"sep": delimiter, "header": None, "dtype": str, "na_filter": False}
     cells = read(file, **options, encoding=encoding, skip_blank_lines=False)
   except (UnicodeError, LookupError) as error:
-    problem = f"{file} is not text in {encoding} ({one_line(error)})"
-    raise ArgumentError("encoding", f"{problem}; give its encoding, such as latin-1 or utf-16") from error
+    fact = f"{file} is not text in {encoding} ({one_line(error)})"
+    raise FormError("encoding", fact, "give its encoding, such as latin-1 or utf-16") from error
   except (ValueError, OSError, EOFError, zlib.error, csv_format.Error) as error:
-    problem = f"{file} cannot be read as CSV ({one_line(error)}); mend the row"
-    raise ArgumentError(argument, f"{problem}, or give in delimiter what is between two values") from error
+    fact = f"{file} cannot be read as CSV ({one_line(error)})"
+    advice = "mend the row, or give in delimiter what is between two values"
+    raise FormError(argument, fact, advice) from error
   cells = cells[(cells != "").any(axis=1).cummax()]  # blank lines may come first
   if cells.empty:
     raise ArgumentError(argument, f"{file} has no rows")
   names = cells.iloc[0].str.strip().map(lambda name: "" if NAMELESS.fullmatch(name) else name)
-  if len(names) == 1:
-    raise ArgumentError(
-      "delimiter",
-      f"must be the character between two values, got {delimiter!r}, by which {file} has only one column, "
-      f"{shortened(names[0], 60)!r}",
-    )
+  if len(names) == 1 and names[0] not in wanted:
+    fact = f"{file} has only one column with delimiter={delimiter!r}, {shortened(names[0], 60)!r}"
+    raise FormError("delimiter", fact, "give the character between two values")
   named = names[names != ""]
   numbered = [[str(k) for k in range(first, len(named) + first)] for first in (0, 1)]  # as pandas may
   if _numbers(named.str.replace(",", ".")).notna().all() and [*named] not in numbered:
@@ -159,7 +171,7 @@ def _read_csv(argument: str, file: Path, delimiter: str, encoding: str) -> tuple
   blank = (frame == "").all(axis=1)
   if blank.all():
     raise ArgumentError(argument, f"{file} has no rows")
-  counts = {"columns without a name": len(names) - len(named), "blank rows": int(blank.sum())}
+  counts = {"columns without a name": len(names) - len(named), BLANK: int(blank.sum())}
   return frame[~blank], [f"{what} ({number})" for what, number in counts.items() if number]
 
 
@@ -234,25 +246,27 @@ class Reading:
     wrong = there[~np.isfinite(numbers)]
     if wrong.empty:
       large = there[numbers.abs() >= EXACT]
-      if large.str.fullmatch(r"\s*[+-]?\d+\s*").all():
+      if name not in self.numbers and large.str.fullmatch(r"\s*[+-]?\d+\s*").all():
         check_distinct(name, numbers[large.index].to_numpy(), large.to_numpy())
       return numbers[~numbers.isin(sentinels.dropna())].reindex(texts.index)
     other = "," if self.decimal == "." else "."
     others = wrong[np.isfinite(_numbers(wrong.str.replace(other, ".", n=1, regex=False)))]
     if 2 * len(others) > len(wrong):
-      raise ArgumentError(
+      raise FormError(
         "decimal",
         f"{self.where(others.index[0])}: column {name!r} has {_shown(others.iloc[0])}, which is a number "
-        f"with decimal={other!r} alone; give that if {other!r} comes before its decimals, mend the values if "
-        "it parts thousands, or name the column in text",
+        f"with decimal={other!r} alone",
+        f"give that if {other!r} comes before its decimals, mend the values if it parts thousands, or name "
+        "the column in text",
       )
     if 2 * len(wrong) > len(there) and name not in self.numbers:
       check_texts(name, there, self.where, self.decimal)
       return as_texts
-    raise ArgumentError(
+    raise FormError(
       self.argument,
-      f"{self.where(wrong.index[0])}: column {name!r} has {_shown(wrong.iloc[0])} among numbers; mend the "
-      "row, give the text in missing if it stands for no value, or name the column in text or leave_out",
+      f"{self.where(wrong.index[0])}: column {name!r} has {_shown(wrong.iloc[0])} among numbers",
+      "mend the row, give the text in missing if it stands for no value, or name the column in text or "
+      "leave_out",
     )
 
 
@@ -456,9 +470,7 @@ def read_csv_rows(
   missing: tuple[str, ...],
 ) -> Frame:
   """Reads the columns that a trained model takes from a CSV file; its index counts its rows from 1."""
-  texts, _ = _read_csv("inputs", file, delimiter, encoding)
   names = names_in(columns)
-  check_named(texts, inputs=names)
   read = Reading(
     argument="inputs",
     missing={"", *missing},
@@ -467,7 +479,17 @@ def read_csv_rows(
     where=lambda row: f"{file}, row {row + 1}",
     numbers=columns["fill"],
   )
-  rows = read.rows(texts[[*names]])
+  try:
+    texts, left_out = _read_csv("inputs", file, delimiter, encoding, names)
+    check_named(texts, inputs=names)
+    rows = read.rows(texts[[*names]])
+  except FormError as error:
+    # The options are those of the training, so only the file can change.
+    form = f"delimiter={delimiter!r}, decimal={decimal!r}, encoding={encoding!r}, missing={missing}"
+    problem = f"{error.fact}; mend the file: this run reads files with {form}"
+    raise ArgumentError("inputs", problem) from error
+  if blank := [what for what in left_out if what.startswith(BLANK)]:
+    warnings.warn(f"inputs: {file}: left out: {blank[0]}", stacklevel=2)
   # Truth values remain what they are, since a number of `missing` is none of them.
   truth = {name: rows.frame[name].map({0.0: False, 1.0: True}) for name in rows.titles}
   return rows.frame.assign(**truth).set_axis(rows.frame.index + 1)
