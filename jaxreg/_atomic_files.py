@@ -1,4 +1,4 @@
-"""Writes files that stay whole, on a disk or in a bucket, and waits until they are there.
+"""Reads and writes files on a disk or in a bucket: a file stays whole, and nothing waits at a pipe.
 
 A path is a `pathlib.Path` or an `etils.epath.Path`; one that begins with `gs://` leads into a bucket. Here is
 what differs between the two. A disk needs a rename and a sync, while a bucket stores an object whole or not
@@ -36,6 +36,19 @@ def to_path(path: Any) -> Any:
 def absolute(path: Any) -> Any:
   """Returns the path from the root of the disk; a path in a bucket stays as it is."""
   return path if in_bucket(path) else type(path)(os.path.abspath(path))
+
+
+def check_no_pipe(file: Any) -> None:
+  """Checks that a file is no pipe or device: opening a pipe waits until another program opens it too."""
+  # A path in a bucket does not exist here.
+  if os.path.exists(file) and not os.path.isfile(file) and not os.path.isdir(file):
+    raise OSError(f"{os.fspath(file)} is a pipe or a device, not a file")
+
+
+def read_bytes(file: Any) -> bytes:
+  """Reads a file that is no pipe or device."""
+  check_no_pipe(file)
+  return file.read_bytes()
 
 
 @contextlib.contextmanager

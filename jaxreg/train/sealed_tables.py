@@ -7,6 +7,8 @@ from typing import Any
 
 from etils.epath import Path
 
+from jaxreg._atomic_files import read_bytes
+
 Json = str | float | None | list["Json"] | dict[str, "Json"]
 Table = dict[str, Any]  # the content of a JSON file, or results for one
 SEAL = "seal"  # the name of the checksum in a table
@@ -33,7 +35,7 @@ def sealed(table: Mapping[str, object], run: str = "") -> Table:
 def run_token(workdir: Path) -> str:
   """Returns the token of the run in a work directory, or "", which the seals of the run's files cover."""
   try:
-    return str(parse_table((workdir / "config.json").read_bytes()).get("run", ""))
+    return str(parse_table(read_bytes(workdir / "config.json")).get("run", ""))
   except (OSError, ValueError):
     return ""
 

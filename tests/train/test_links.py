@@ -1,7 +1,8 @@
-"""No job writes through a link, or waits at a pipe in the place of a file that it writes."""
+"""No job writes through a link, or waits at a pipe in the place of a file that it writes or reads."""
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import runs
 from jaxreg import train
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.data import sources
+from jaxreg.train.finished import inputs, reuse
 from jaxreg.train.jobs.check_data import check_data
+from jaxreg.train.jobs.predict import predict
 from jaxreg.train.run import workdir as workdirs
 
 SHORT = {"epochs": 1, "method.name": "softmax"}
@@ -97,3 +100,60 @@ def test_the_work_directory_itself_may_be_a_link(tmp_path):
   fields = flatten(runs.make_config())
   assert workdirs.claim(tmp_path / "run", fields, sources.digits().describe(), 3) is None
   assert (tmp_path / "disk" / "config.json").is_file()
+
+
+def longer(workdir):
+  train.train(runs.make_config({"epochs": 7}), workdir)
+
+
+def predicted(name):
+  def call(workdir):
+    fields = {"predict.file": str(workdir / name), "predict.out": str(workdir / "out.csv"), "job": "predict"}
+    predict(runs.make_config(fields), workdir)
+
+  return call
+
+
+PIPE = "is a pipe or a device, not a file"
+WAITS = [
+  (train.load, "config.json", PIPE),
+  (train.load, "data.json", PIPE),
+  (train.load, "manifests/24.json", "the checkpoint of step 24 cannot be used (its manifest cannot be read"),
+  (train.load, "checkpoints/24/_CHECKPOINT_METADATA", "the checkpoint of step 24 cannot be used (it cannot"),
+  (lambda workdir: train.train(runs.make_config(), workdir), "results.json", f"{PIPE}); remove it"),
+  (longer, "data.json", PIPE),
+  (longer, "environment.json", "whether the versions are the same is not known"),
+  (longer, "lock", PIPE),
+  (longer, "manifests/24.json", "checkpoint 24 is damaged (its manifest cannot be read"),
+  (longer, "metrics.jsonl", PIPE),
+  (longer, "stacks-0.txt", PIPE),
+  (longer, "times.json", "resuming at step 24"),
+  (predicted("new.npz"), "new.npz", PIPE),
+  (predicted("new.png"), "new.png", PIPE),
+  (lambda workdir: inputs._as_image(workdir / "new.jpg", 0), "new.jpg", PIPE),
+  (lambda workdir: reuse._read_torch(workdir / "new.safetensors"), "new.safetensors", PIPE),
+]
+
+
+@pytest.fixture
+def no_wait():
+  """Fails a test that waits."""
+  before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
+  signal.alarm(60)
+  yield
+  signal.alarm(0)
+  signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("light_runs", "no_wait")
+@pytest.mark.parametrize(("call", "name", "message"), WAITS)
+def test_a_pipe_in_the_place_of_a_file_that_is_read(call, name, message, finished_copy, capsys, recwarn):
+  (finished_copy / name).unlink(missing_ok=True)
+  os.mkfifo(finished_copy / name)
+  said = ""
+  try:
+    call(finished_copy)
+  except (train.RunError, ValueError, OSError) as error:
+    said = str(error)
+  said += "".join(str(warning.message) for warning in recwarn) + capsys.readouterr().err
+  assert message in said

@@ -10,6 +10,8 @@ from typing import IO
 
 import numpy as np
 
+from jaxreg._atomic_files import check_no_pipe
+
 # The errors that reading a damaged file raises.
 ERRORS = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 BLOCK = 2**24
@@ -29,6 +31,7 @@ def plain_or_gzipped(folder: Path, name: str) -> Path | None:
 
 def unpacked(file: Path) -> IO[bytes] | gzip.GzipFile:
   """Opens a file to read its bytes, gzipped or not."""
+  check_no_pipe(file)
   return gzip.open(file) if file.suffix == ".gz" else open(file, "rb")
 
 
@@ -90,6 +93,7 @@ def read_idx(file: Path, rank: int) -> np.ndarray:
 def read_npz(file: Path) -> dict[str, np.ndarray]:
   """Reads the arrays of an `.npz` file after a check of its checksums; nothing is unpickled."""
   most = most_bytes()
+  check_no_pipe(file)
   # Opened as a zip archive, because NumPy would also accept a single array or a pickle.
   with zipfile.ZipFile(file) as archive:
     if locked := next((member.filename for member in archive.infolist() if member.flag_bits & ENCRYPTED), ""):

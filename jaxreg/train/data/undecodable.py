@@ -8,7 +8,7 @@ import json
 import numpy as np
 import PIL
 
-from jaxreg._atomic_files import write_json
+from jaxreg._atomic_files import read_bytes, write_json
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import Images, in_chunks
 from jaxreg.train.errors import ArgumentError, RunError
@@ -59,9 +59,9 @@ def without_faults(data: Dataset) -> tuple[Dataset, str]:
 
 def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
   file = user_cache() / "unreadable" / f"{_key(images)}.json"
-  if not fresh and file.is_file():  # a pipe would be waited for
-    with contextlib.suppress(OSError, ValueError):  # it is damaged
-      table = parse_table(file.read_bytes(), required=True)
+  if not fresh:
+    with contextlib.suppress(OSError, ValueError):  # it is not there, or damaged
+      table = parse_table(read_bytes(file), required=True)
       return {int(position): str(fault) for position, fault in table.items()}
   images = dataclasses.replace(images, hint="")
   faults: Faults = {}

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreg._atomic_files import read_bytes
 from jaxreg.train.data.images import Decoding, centre_crop, decode
 from jaxreg.train.errors import ArgumentError, one_line
 from jaxreg.train.step.batch import scaled
@@ -39,7 +40,7 @@ def _as_image(image: object, number: int) -> "Image.Image":
 
   if isinstance(image, str | os.PathLike):
     try:
-      return decode(Path(image).read_bytes())
+      return decode(read_bytes(Path(image)))
     except Exception as error:  # Pillow has no common error for damaged files
       raise ValueError(f"inputs: {image} cannot be decoded ({one_line(error)})") from error
   if isinstance(image, Image.Image):

@@ -7,6 +7,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from jaxreg._atomic_files import check_no_pipe
 from jaxreg.models import resnet_from_torch
 from jaxreg.paths import leaf_names
 from jaxreg.train.data.dataset import DataSpec
@@ -80,6 +81,7 @@ def _in_section(section: str, error: RunError) -> RunError:
 def _read_torch(file: Path) -> Variables:
   """Reads the variables of a ResNet in PyTorch's layout from a file of safetensors."""
   try:
+    check_no_pipe(file)
     variables = resnet_from_torch(load_file(file))
   except SafetensorError as error:
     problem = f"{file} is not safetensors ({one_line(error)}); write it by safetensors.torch.save_file"

@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 
 from jaxreg import calibration
-from jaxreg._atomic_files import write_text
+from jaxreg._atomic_files import read_bytes, write_text
 from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.bounded_files import ERRORS, read_npz
 from jaxreg.train.data.dataset import known
@@ -177,7 +177,7 @@ def _image_examples(model: Predictor, source: Path) -> Examples:
 
   def pixels(file: Path) -> np.ndarray:
     try:
-      image = np.asarray(decode(file.read_bytes(), model.input_shape[-1]))
+      image = np.asarray(decode(read_bytes(file), model.input_shape[-1]))
     except Exception as error:  # Pillow has no common error for damaged files
       raise ValueError(f"{file} cannot be decoded ({one_line(error)})") from error
     image = image.reshape(*image.shape[:2], -1)

@@ -9,7 +9,7 @@ from typing import Self
 import jax
 from etils.epath import Path
 
-from jaxreg._atomic_files import write_json
+from jaxreg._atomic_files import read_bytes, write_json
 from jaxreg.train.sealed_tables import Table, parse_table, sealed
 
 FILE = "times.json"
@@ -175,7 +175,7 @@ class Times:
     """Reads the times of earlier starts; None if there are none, or if they belong to another run."""
     assert self._file is not None
     try:
-      table = parse_table(self._file.read_bytes(), required=True)
+      table = parse_table(read_bytes(self._file), required=True)
       # A run that was killed before its first checkpoint begins with a new token.
       same = table.get("run") == self._run or (not self._step and table.get("config") == self._config)
       return table if same else None

@@ -13,7 +13,7 @@ from typing import Any
 
 from etils.epath import Path
 
-from jaxreg._atomic_files import in_bucket
+from jaxreg._atomic_files import check_no_pipe, in_bucket, read_bytes
 from jaxreg.train.errors import NothingToSave, RunError, one_line
 
 SLOW = 30  # seconds for which another machine may keep an old view of a folder on NFS
@@ -36,6 +36,7 @@ def locked(workdir: Path, say: Callable[[str], None] = lambda line: None) -> Ite
       if in_bucket(workdir):
         held.enter_context(_leased(workdir, token, say))
       else:
+        check_no_pipe(workdir / "lock")
         stream = held.enter_context(open(workdir / "lock", "a"))
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         stream.truncate(0)
@@ -128,7 +129,7 @@ def check_shared(workdir: Path, token: str) -> None:
 def _token(workdir: Path) -> str | None:
   """Returns the token of the run that holds the lock; None if it cannot be read."""
   try:
-    content = (workdir / "lock").read_bytes()
+    content = read_bytes(workdir / "lock")
   except (FileNotFoundError, NotADirectoryError):
     return None
   return _table(content).get("token") if in_bucket(workdir) else content.decode(errors="replace")

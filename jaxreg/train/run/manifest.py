@@ -15,7 +15,16 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from etils.epath import Path
 
-from jaxreg._atomic_files import absolute, files_below, move_folder, remove, sync_all, write_json
+from jaxreg._atomic_files import (
+  absolute,
+  check_no_pipe,
+  files_below,
+  move_folder,
+  read_bytes,
+  remove,
+  sync_all,
+  write_json,
+)
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.sealed_tables import Json, Table, parse_table, run_token, sealed
 from jaxreg.train.step.metrics import chosen_metric
@@ -189,7 +198,7 @@ def _inspect(folder: Path, manifests: Path, run: str) -> _Inspected:
 
 def _read_manifest(file: Path, run: str) -> Table:
   """Reads a manifest; raises ValueError if the file is damaged or is not one."""
-  manifest = parse_table(file.read_bytes(), run=run, required=True)
+  manifest = parse_table(read_bytes(file), run=run, required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
   metrics = {} if metrics is None else metrics
   tables = isinstance(files, dict) and isinstance(metrics, dict)
@@ -214,5 +223,6 @@ def _digests(files: Mapping[str, Path]) -> dict[str, str]:
 
 def _sha256(file: Path) -> str:
   stream: Any  # epath gives it no type that `file_digest` takes
+  check_no_pipe(file)
   with file.open("rb") as stream:
     return hashlib.file_digest(stream, "sha256").hexdigest()

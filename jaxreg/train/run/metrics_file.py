@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from etils.epath import Path
 
-from jaxreg._atomic_files import in_bucket, write_text
+from jaxreg._atomic_files import in_bucket, read_bytes, write_text
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.sealed_tables import Table, parse_table, run_token, sealed
 
@@ -110,7 +110,7 @@ def _parts(workdir: Path) -> list[Path]:
 
 def _read_lines(file: Path, run: str) -> list[Table | None]:
   """Reads the record of each line; None for a damaged line, or one of another run."""
-  return [_parse(line, run) for line in file.read_bytes().splitlines()]
+  return [_parse(line, run) for line in read_bytes(file).splitlines()]
 
 
 def _line(record: Table, run: str) -> str:

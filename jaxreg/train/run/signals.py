@@ -1,4 +1,4 @@
-"""The signals that end a run, and the requeue of SLURM; without JAX, during whose import a signal may come."""
+"""The signals that end a run, and SLURM's requeue; without JAX, so that no signal waits for its import."""
 
 import os
 import signal

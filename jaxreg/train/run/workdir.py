@@ -12,7 +12,7 @@ import jax
 from etils.epath import Path
 
 import jaxreg
-from jaxreg._atomic_files import make_folder, write_json
+from jaxreg._atomic_files import make_folder, read_bytes, write_json
 from jaxreg.train.config.choices import add_options, base_config, flatten, relevant
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
@@ -81,7 +81,7 @@ def claim_and_lock(
   Returns the `results` of a finished run, or a `remark`, the `run`'s token and the `lock`'s, and the `start`.
   """
   remark = claim(workdir, fields, data, num_steps)
-  if (workdir / "results.json").is_file():
+  if (workdir / "results.json").exists():
     results = read(workdir, "results.json")
     results.pop("goodput", None)  # times are not results: they differ between equal runs
     again = "to start over, remove it or give another --workdir"
@@ -173,8 +173,8 @@ def read(workdir: Path, name: str) -> Table:
   hint = again if name == "results.json" else "give another"
   try:
     if name == "config.json":  # people may edit it, and then remove its seal
-      return parse_table(file.read_bytes())
-    return parse_table(file.read_bytes(), run=run_token(workdir), required=True)
+      return parse_table(read_bytes(file))
+    return parse_table(read_bytes(file), run=run_token(workdir), required=True)
   except (FileNotFoundError, NotADirectoryError):
     problem = f"{workdir} has no {name}: nothing was trained there; train, or give another"
     raise ArgumentError("workdir", problem) from None

@@ -186,7 +186,7 @@ def cached(
   name = f"{re.sub(r'[^0-9A-Za-z]+', '_', what[0]).strip('_')}-{zlib.crc32(key.encode()):08x}.npz"
   file = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}" / name
   with contextlib.suppress(Exception):  # whatever is wrong with the file, it can be made again
-    arrays = read_npz(file) if file.is_file() else {}  # a pipe would be waited for
+    arrays = read_npz(file)
     if str(arrays.pop("fingerprint")) == origin:
       return arrays
   made = make()
