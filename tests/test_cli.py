@@ -299,7 +299,7 @@ def test_jax_cannot_be_set_up_as_the_environment_says(setting, tmp_path):
 
 
 def test_a_work_directory_that_is_no_text(refuses):
-  refuses(["--workdir", "a\udcff"], r"--workdir: a\udcff is not UTF-8 text, and no checkpoint can be saved")
+  refuses(["--workdir", "a\udcff"], r"/a\udcff' is not UTF-8 text, and no checkpoint can be saved there")
 
 
 def test_a_batch_that_the_devices_cannot_share(refuses):

@@ -9,7 +9,6 @@ from absl import flags
 from etils import epath
 
 import jaxreg
-from jaxreg._atomic_files import absolute
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.config_files import list_files, load_file
@@ -152,8 +151,6 @@ def parse(argv: list[str], configs: Path) -> Call:
   if config.job == "merge" and not (config.merge.runs and values.workdir):
     raise RunError("merge: needs runs and a folder, as in jaxreg merge RUN RUN --workdir OUT")
   workdir = user_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
-  if any("\ud800" <= letter <= "\udfff" for letter in str(absolute(workdir))):
-    raise RunError(f"--workdir: {workdir} is not UTF-8 text, and no checkpoint can be saved there")
   if config.job in ("evaluate", "predict", "export", "report", "merge") and not has_config:
     from jaxreg.train.finished.restore import restore_config  # its import takes seconds, and help needs none
 

@@ -55,6 +55,13 @@ def test_a_path_that_orbax_reads_in_its_own_way_is_refused(tmp_path, name, monke
   assert not set(default_workdir(f"{name}.py", {}).name) & set("[\\*?")
 
 
+def test_a_path_that_is_not_utf8_is_refused(tmp_path):
+  fields, data = flatten(runs.make_config()), sources.digits().describe()
+  with pytest.raises(RunError, match=r"^--workdir: '/.*/a\\udcff\\udcfe' is not UTF-8 text"):
+    claim(tmp_path / os.fsdecode(b"a\xff\xfe"), fields, data, 24)
+  assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lr[0.1]", "a*b", "what?", "{a},b #'$%20"])
 def test_a_run_that_was_moved_to_such_a_path_can_be_read(finished_run, tmp_path, name):

@@ -37,12 +37,14 @@ def folders(workdir: Path) -> tuple[Path, Path]:
 
 
 def check_path(workdir: Path, characters: str = "*?[\\") -> None:
-  """Checks that no character of the path makes Orbax write or read another folder.
+  """Checks that no character of the path makes Orbax write or read another folder, or none.
 
   Orbax looks for the parts of a checkpoint by a glob of its whole path; TensorStore takes a backslash for a
-  slash.
+  slash, and paths in UTF-8 only.
   """
   path = str(absolute(workdir))
+  if any("\ud800" <= letter <= "\udfff" for letter in path):  # Python's form of other bytes
+    raise ArgumentError("--workdir", f"{path!r} is not UTF-8 text, and no checkpoint can be saved there")
   if wrong := [character for character in characters if character in path]:
     raise ArgumentError(
       "--workdir",
