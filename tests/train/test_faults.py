@@ -353,7 +353,7 @@ def test_odd_state_files(bench, here):
     if status:
       refused += 1
       assert status == 1, said
-      own_line(said, "is damaged", "no config.json", "no data.json", " another", "cannot be")
+      own_line(said, "is damaged", "no config.json", "no data.json", "belongs to", "cannot be", "version")
       odd = workdir / name
       odd.rmdir() if how == "a folder" else odd.unlink()
       shutil.copy(good / name, odd)
