@@ -73,15 +73,16 @@ def bi_tempered(
   log_probs = bi_tempered_log_probs(logits, t2=t2)
   gap = jnp.asarray(1 - t1, log_probs.dtype)
   powers = jnp.exp((1 + gap) * log_probs)
+  is_top = is_target_of(logits.argmax(axis=-1), logits)
+  costs = _costs(log_probs, is_top)
   if is_soft(labels):
     # The sum without a class: a difference from the whole sum would cancel for the most probable class.
-    is_top = is_target_of(logits.argmax(axis=-1), logits)
     others = jnp.where(is_top, 0, powers).sum(axis=-1, keepdims=True)
     top = jnp.where(is_top, powers, 0).sum(axis=-1, keepdims=True)
     without = others + jnp.where(is_top, 0, top - powers)
-    return label_entry(_own_loss(-log_probs, gap) + without / (1 + gap), labels)
+    return label_entry(_own_loss(costs, gap) + without / (1 + gap), labels)
   without = jnp.where(is_target_of(labels, logits), 0, powers).sum(axis=-1)
-  return _own_loss(-label_entry(log_probs, labels), gap) + without / (1 + gap)
+  return _own_loss(label_entry(costs, labels), gap) + without / (1 + gap)
 
 
 def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
@@ -113,6 +114,13 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
   top = jnp.where(is_top, logits, 0).sum(axis=-1, keepdims=True)
   logits = jnp.where(is_top, 0, logits - top)
   return _log_probs(logits, min(float(t2), UNIFORM))
+
+
+def _costs(log_probs: Array, is_top: Array) -> Array:
+  """Computes minus the log-probabilities; the top class needs the sum of the others where it rounds to 1."""
+  top = jnp.where(is_top, log_probs, 0).sum(axis=-1, keepdims=True)
+  others = jnp.where(is_top, 0, jnp.exp(log_probs - top)).sum(axis=-1, keepdims=True)
+  return jnp.where(is_top, jnp.log1p(others), -log_probs)
 
 
 def _own_loss(cost: Array, gap: Array) -> Array:

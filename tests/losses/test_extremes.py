@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from cases_losses import bi_tempered
+import scipy.integrate
+from cases_losses import bi_tempered, tempered_probs
 
 from jaxreg import losses
 
@@ -134,6 +135,24 @@ def test_small_bi_tempered_losses(size, t1, t2, soft):
   got = losses.bi_tempered(logits, labels, t1=t1, t2=t2)
   expected = bi_tempered(logits.astype(np.float64), LABELS, t1, t2)
   np.testing.assert_allclose(got, expected, rtol=2e-4, atol=1e-13)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize(("t1", "t2"), [(0.0, 1.0), (0.5, 1.0), (0.0, 1.3), (0.8, 1.3)])
+@pytest.mark.parametrize("odds", [1e-1, 1e-6, 1e-9, 1e-11])
+def test_bi_tempered_losses_of_a_certain_right_answer(odds, t1, t2, soft):
+  """The label's own part is the integral of s^-t1 - s^(1 - t1) from its probability to 1."""
+  top = -np.log(odds) if t2 == 1 else odds ** (1 - t2) / (t2 - 1)
+  logits, t1 = np.float32([[top, 0, -1]]), float(np.float32(t1))
+  p = tempered_probs(logits.astype(np.float64), t2)[0]
+  rest = p[1:].sum()
+  own = scipy.integrate.quad(lambda u: u * (1 - u) ** -t1, 0, rest, epsabs=0)[0]
+  slopes = np.r_[-rest * p[0] ** -t1, p[1:] ** (1 - t1)] * p**t2  # in each logit less the normaliser
+  others = (slopes - p**t2 / (p**t2).sum() * slopes.sum())[1:]
+  labels = jnp.eye(3)[:1] if soft else np.array([0])
+  value, (slope,) = gradient(lambda z: losses.bi_tempered(z, labels, t1=t1, t2=t2), logits)
+  np.testing.assert_allclose(value, [own + (p[1:] ** (2 - t1)).sum() / (2 - t1)], rtol=1e-4)
+  np.testing.assert_allclose(slope[0], [-others.sum(), *others], rtol=1e-4)
 
 
 @pytest.mark.parametrize("t2", [1e3, 1e8, 1e12, 1e30])
