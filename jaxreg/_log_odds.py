@@ -28,3 +28,14 @@ def error_log_odds(log_probs: Array) -> Array:
   sure = top > NEARLY_CERTAIN
   odds = jnp.log(-jnp.expm1(jnp.where(sure, -1, top))) - top
   return jnp.where(sure, others_log_probs(log_probs)[..., 0] - top, odds)
+
+
+def log_entropy(log_probs: Array) -> Array:
+  """Computes the logarithm `[...]` of the entropy, which orders predictions whose entropy underflows, too."""
+  is_top = jax.nn.one_hot(log_probs.argmax(axis=-1), log_probs.shape[-1], dtype=bool)
+  odds = others_log_probs(log_probs) - log_probs.max(axis=-1, keepdims=True)
+  small = odds < -20  # log(1 + x) is x
+  top_cost = jnp.where(small, odds, jnp.log(jnp.log1p(jnp.exp(jnp.where(small, 0, odds)))))
+  excluded = jnp.isneginf(log_probs)
+  cost = jnp.where(is_top, top_cost, jnp.log(-jnp.where(excluded, -1, log_probs)))
+  return jax.nn.logsumexp(log_probs + cost, axis=-1)

@@ -27,6 +27,8 @@ def least_confidence(log_probs: ArrayLike, *, where: ArrayLike | None = None) ->
 
   .. math:: s(x) = 1 - \max_k p_k(x)
 
+  Scores below the smallest float are 0 and tie: in float32, from a gap of about 90 between the logits on.
+
   Args:
     log_probs: `[..., classes]`, floating.
     where: `[...]`, bool: which examples count; the others have the score 0.

@@ -18,6 +18,9 @@ def entropy(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
 
   .. math:: H(p) = -\sum_k p_k \log p_k
 
+  As a score of examples, values below the smallest float are 0 and tie: in float32, from a gap of about 90
+  between the logits on.
+
   Args:
     logits: `[..., classes]`, floating; -inf excludes a class.
     where: `[...]`, bool: which examples count.

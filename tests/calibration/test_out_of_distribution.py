@@ -9,6 +9,7 @@ from contract import jit
 from sklearn import metrics
 
 from jaxreg import calibration
+from jaxreg._log_odds import log_entropy
 
 rng = np.random.default_rng(0)
 LOGITS = rng.normal(size=(9, 4)) * 4
@@ -32,6 +33,24 @@ def test_the_least_confidence_of_confident_predictions_keeps_its_digits():
   other = np.exp(-np.float32(gaps).astype(np.float64)) * (1 + np.e)
   for function in (calibration.least_confidence, jit(calibration.least_confidence)):
     np.testing.assert_allclose(function(log_probs), other / (1 + other), rtol=2e-5)
+
+
+@pytest.mark.parametrize("function", [log_entropy, jit(log_entropy)])
+def test_the_logarithm_of_an_entropy_orders_predictions_whose_entropy_underflows(function):
+  gaps = np.float64([0, 0.5, 3, 15, 19, 22, 60, 86, 95, 101, 1000])
+  log_probs = jax.nn.log_softmax(np.stack([gaps, 0 * gaps, 0 * gaps - 1], 1).astype(np.float32))
+  others = np.logaddexp(0, -1) - gaps  # log-odds
+  cost = np.where(others < -30, others, np.log(np.log1p(np.exp(np.maximum(others, -40)))))
+  log_sum = np.logaddexp(0, others)
+  each = np.stack([cost, *(x + np.log(log_sum - x) for x in (-gaps, -1 - gaps))])
+  np.testing.assert_allclose(function(log_probs), np.logaddexp.reduce(each - log_sum), rtol=1e-5, atol=1e-6)
+  usual, other = (
+    jax.nn.log_softmax(jnp.stack([x, 0 * x], 1)) for x in (100 + jnp.arange(3.0), 95 + jnp.arange(3.0))
+  )
+  assert calibration.auroc(function(usual), function(other)) == 1
+  certain = jnp.log(jnp.float32([[1, 0, 0], [0.5, 0.5, 0]]))
+  np.testing.assert_allclose(function(certain), [-np.inf, np.log(np.log(2))], rtol=1e-5)
+  assert jnp.isnan(function(jnp.array([jnp.nan, 0.0])))
 
 
 # Few values, so that many scores are equal; then all different.

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg import calibration, losses
-from jaxreg._log_odds import error_log_odds
+from jaxreg import calibration
+from jaxreg._log_odds import error_log_odds, log_entropy
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.batches import make_source
 from jaxreg.train.data.dataset import Split
@@ -91,7 +91,7 @@ def _detection(run: RestoredRun, split: Split, kinds: Iterable[str]) -> dict[str
       images = Split(inputs, np.zeros(len(inputs), np.int32))
       outputs = run.outputs(state, make_source(run.replicas.mesh, images, resident=False))
       log_probs = jnp.asarray(outputs["predictions"])
-      made = {"confidence": error_log_odds(log_probs), "entropy": losses.entropy(log_probs)}
+      made = {"confidence": error_log_odds(log_probs), "entropy": log_entropy(log_probs)}
       return made | ({"energy": calibration.energy(outputs["logits"])} if "logits" in outputs else {})
 
     usual = scores(inputs)
