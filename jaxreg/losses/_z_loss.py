@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
 from jaxreg._where import only_where
+from jaxreg.losses._softmax import gaps_of
 from jaxreg.typing import Array
 
 
@@ -35,4 +35,8 @@ def z_loss(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   References:
     Chowdhery et al., `PaLM: Scaling Language Modeling with Pathways`, 2022, section 5.
   """
-  return jnp.square(jax.nn.logsumexp(check_logits(logits, "logits"), axis=-1))
+  logits = check_logits(logits, "logits")
+  # Not `logsumexp`, which adds the others to 1 and loses their digits where they are small.
+  gaps, is_top = gaps_of(logits)
+  others = jnp.where(is_top, 0, jnp.exp(-gaps)).sum(axis=-1)
+  return jnp.square(jnp.where(is_top, logits, 0).sum(axis=-1) + jnp.log1p(others))

@@ -105,3 +105,11 @@ def test_z_loss_is_over_the_last_axis():
   logits = np.random.default_rng(0).normal(size=(2, 3, 4))
   want = np.log(np.exp(logits).sum(axis=-1)) ** 2
   np.testing.assert_allclose(losses.z_loss(logits.astype(np.float32)), want, rtol=1e-5)
+
+
+def test_z_loss_of_a_normaliser_near_1_keeps_its_digits():
+  logits = np.float32([0, -11.5, -13])
+  log_z = np.log1p(np.exp(np.float64(logits[1:])).sum())
+  value, slope = jax.value_and_grad(losses.z_loss)(jnp.asarray(logits))
+  np.testing.assert_allclose(value, log_z**2, rtol=1e-5)
+  np.testing.assert_allclose(slope, 2 * log_z * np.exp(np.float64(logits) - log_z), rtol=1e-5)
