@@ -2,7 +2,9 @@
 
 import csv
 import functools
+import gzip
 import json
+import shutil
 import warnings
 
 import numpy as np
@@ -250,14 +252,25 @@ def test_an_array_that_float32_does_not_hold_is_refused_with_its_row(trained, tm
   x = np.zeros((60, 5))
   x[57, 1] = 1e300  # beyond the first batch
   np.savez(tmp_path / "a.npz", x=x)
-  with pytest.raises(train.RunError, match=r"a\.npz: row 57: 'wide' must be finite in float32"):
-    written(trained("kind")[0], tmp_path / "a.npz", tmp_path / "out.csv")
+  file = (tmp_path / "a.npz").rename(tmp_path / "a.NPZ")
+  with pytest.raises(train.RunError, match=r"a\.NPZ: row 57: 'wide' must be finite in float32"):
+    written(trained("kind")[0], file, tmp_path / "out.csv")
+
+
+def test_a_folder_is_no_table(trained, tmp_path):
+  (tmp_path / "d.csv").mkdir()
+  with pytest.raises(train.RunError, match=r"d\.csv is not a file; give a CSV or Parquet file"):
+    written(trained("kind")[0], tmp_path / "d.csv", tmp_path / "out.csv")
 
 
 def test_a_job_writes_classes_probabilities_and_sets(trained, tmp_path):
   workdir, frame = trained("kind")
-  for name, first in {"rows.csv": 2, "rows.parquet": 0}.items():
-    forms(tmp_path)
+  forms(tmp_path)
+  for name in ("rows.PARQUET", "rows.pq"):
+    shutil.copy(tmp_path / "rows.parquet", tmp_path / name)
+  (tmp_path / "rows.CSV.GZ").write_bytes(gzip.compress((tmp_path / "rows.csv").read_bytes()))
+  files = {"rows.csv": 2, "rows.CSV.GZ": 2} | dict.fromkeys(("rows.parquet", "rows.PARQUET", "rows.pq"), 0)
+  for name, first in files.items():
     with pytest.warns(UserWarning, match="violet"):
       columns, results = written(workdir, tmp_path / name, tmp_path / "out.csv", "--conformal")
     assert columns["example"] == [str(first + row) for row in range(4)]

@@ -32,7 +32,7 @@ def plain_or_gzipped(folder: Path, name: str) -> Path | None:
 def unpacked(file: Path) -> IO[bytes] | gzip.GzipFile:
   """Opens a file to read its bytes, gzipped or not."""
   check_no_pipe(file)
-  return gzip.open(file) if file.suffix == ".gz" else open(file, "rb")
+  return gzip.open(file) if file.suffix.lower() == ".gz" else open(file, "rb")
 
 
 def check_table(num_bytes: int) -> None:

@@ -178,7 +178,7 @@ class Predictor:
     """
     if not file.is_file():
       raise ArgumentError("inputs", f"{file} is not a file; give a CSV or Parquet file")
-    if file.suffix == ".parquet":
+    if file.suffix.lower() in (".parquet", ".pq"):
       return read_parquet_rows(self.data.columns, file)
     return read_csv_rows(self.data.columns, file, **self._csv_form)
 

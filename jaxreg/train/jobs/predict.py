@@ -121,9 +121,9 @@ def _files(file: str, out: str) -> tuple[Path, epath.Path]:
 
 def _examples(model: Predictor, source: Path) -> Examples:
   """Opens a table, a folder of images or an `.npz` file, whichever the model and the path ask for."""
-  if source.suffix == ".npz":
+  if source.suffix.lower() == ".npz":
     return _array_examples(model, source)
-  if source.is_dir() or source.suffix.lower() in SUFFIXES:
+  if source.suffix.lower() in SUFFIXES or (source.is_dir() and not model.data.columns):
     return _image_examples(model, source)
   if not model.data.columns:
     what = "a folder of images, or an .npz file" if len(model.input_shape) == 3 else "an .npz file"
