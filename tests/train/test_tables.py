@@ -299,6 +299,27 @@ def test_a_byte_order_mark_may_come_before_a_quoted_name(tmp_path, encoding):
   assert load(path=str(tmp_path / "a.csv"), encoding=encoding).input_names == ("x,1", "y")
 
 
+@pytest.mark.parametrize(
+  ("names", "told"),
+  [
+    ("5.1,3.5,1.4,0.2,setosa", ["5.1, 3.5, 1.4, 0.2, setosa"]),
+    ('"5,1","-3,5",".2e-1","x",setosa', ["5,1, -3,5, .2e-1, x, setosa"]),
+    ("5.1,3.5,a,b,label", []),
+    ("1,2,3,4,label", []),
+    ("2019,2020,2021,2022,label", []),
+  ],
+)
+def test_a_first_row_of_numbers_that_was_taken_for_names_is_told(tmp_path, names, told):
+  rows = [f"{k},{k / 3:.3f},{k / 5},{k % 7}.5,{'ab'[k % 2]}" for k in range(60)]
+  (tmp_path / "a.csv").write_text("\n".join([names, *rows]))
+  remarks = [line for line in load(path=str(tmp_path / "a.csv")).remarks if "row 1" in line]
+  before, after = (
+    "row 1 was taken for the names of the columns, ",
+    "; if it is an example, write names above it",
+  )
+  assert remarks == [before + each + after for each in told]
+
+
 @pytest.mark.parametrize(("part", "other"), [("train", "1"), ("val", "0.5")])
 def test_a_column_whose_values_are_too_large_is_named(tmp_path, part, other):
   table = {"x": ["0.5", "1", "2"] * 20, "y": np.arange(60) / 7, "label": [0, 1, 1] * 20}

@@ -36,6 +36,7 @@ NAMELESS = re.compile(r"|Unnamed: .*|__index_level_\d+__")  # names of columns w
 MARKED = re.compile(
   r"\W{0,3}[+-]?(\d{1,3}([.,'\u2019_ ])\d{3}(\2\d{3})*((?!\2)[.,]\d+)?|\d*[.,]?\d+)([eEdD][+-]?\d+)?\W{0,3}"
 )
+FRACTION = re.compile(r"[+-]?\d*[.,]\d+([eE][+-]?\d+)?")  # a number that numbers no column
 Kind = Literal["auto", "classes", "numbers"]
 CSV_FORM: dict[str, Any] = {"delimiter": ",", "decimal": ".", "encoding": "utf-8", "missing": MISSING}
 
@@ -119,8 +120,15 @@ def csv(
         argument, f"{file} has other columns than {path}: only one of them has {differ[0]!r}"
       )
     left_out = left_out or ", ".join([*leave_out, *odd])
-  target = labels or tuple(parts["train"].frame.columns[-1:])
-  return make_dataset(parts, target, label_kind, weights, text, validation_fraction, left_out)
+  names = parts["train"].frame.columns
+  data = make_dataset(
+    parts, labels or tuple(names[-1:]), label_kind, weights, text, validation_fraction, left_out
+  )
+  if 2 * names.str.fullmatch(FRACTION).sum() <= len(names):
+    return data
+  first = shortened(", ".join(names), 60)
+  remark = f"row 1 was taken for the names of the columns, {first}; if it is an example, write names above it"
+  return dataclasses.replace(data, remarks=(*data.remarks, remark))
 
 
 def pandas() -> Any:
