@@ -513,10 +513,10 @@ def inputs_of_rows(
   columns are not read.
   """
   rows = rows.to_pandas() if hasattr(rows, "to_pandas") else rows
+  if isinstance(rows, pandas().Series) and rows.name not in names_in(columns):  # a row, not the only column
+    rows = rows.to_dict()
   if isinstance(rows, Mapping) and not any(map(np.ndim, rows.values())):
     rows = [rows]
-  if isinstance(rows, pandas().Series) and rows.name not in names_in(columns):  # a row, not the only column
-    rows = [rows.to_dict()]
   data_frame = pandas().DataFrame
   try:
     frame = data_frame(rows)
