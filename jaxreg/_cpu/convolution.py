@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType
 
 from jaxreg._cpu.onednn import uses_onednn
 from jaxreg._errors import ArgumentError
@@ -34,7 +34,8 @@ def convolution(
 
   .. math:: y_{n, i, o} = \sum_{j, c} x_{n, s i + j - p, c}\, k_{j, c, o}
 
-  A layer takes it in place of JAX's function. On an accelerator it is JAX's function. On a CPU:
+  A layer takes it in place of JAX's function. On an accelerator, and for integers, it is JAX's function. On a
+  CPU:
 
   - XLA has fast programs for one order of axes, and the derivatives of JAX's function have others. XLA mends
     that outside loops only: in `scan`, `map` and `while_loop` gradients take 20 times as long, and with
@@ -46,10 +47,10 @@ def convolution(
     computes fastest.
 
   The value and both derivatives are convolutions. So derivatives of every order, `vmap` and sharded batches
-  work.
+  work. On explicit axes the result is split as JAX's function splits it, and XLA chooses how to compute it.
 
   Args:
-    lhs: images, `[batch, height, width, channels]` or as `dimension_numbers` says, floating.
+    lhs: images, `[batch, height, width, channels]` or as `dimension_numbers` says.
     rhs: the kernel, `[height, width, channels, features]` or as `dimension_numbers` says.
     padding: as in `jax.lax.conv_general_dilated`; an axis must not be padded at one end and cut at the other,
       for which XLA may return uninitialised memory.
@@ -65,13 +66,6 @@ def convolution(
     >>> layer.init_with_output(jax.random.key(0), jnp.ones((2, 8, 8, 3)))[0].shape
     (2, 8, 8, 16)
   """
-  if not isinstance(padding, str):
-    for low, high in padding:
-      if min(low, high) < 0 < max(low, high):
-        raise ArgumentError(
-          "padding",
-          f"must not add at one end of an axis and cut at the other, got {(low, high)}; cut with a slice",
-        )
   plain = functools.partial(
     lax.conv_general_dilated,
     window_strides=window_strides,
@@ -81,16 +75,27 @@ def convolution(
     dimension_numbers=dimension_numbers,
     **options,
   )
-  if jax.default_backend() != "cpu":
+  out = _shape(lhs, rhs, **plain.keywords)  # raises for wrong arguments
+  if not isinstance(padding, str):
+    for low, high in padding:
+      if min(low, high) < 0 < max(low, high):
+        raise ArgumentError(
+          "padding",
+          f"must not add at one end of an axis and cut at the other, got {(low, high)}; cut with a slice",
+        )
+  mesh = out.sharding.mesh
+  explicit = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Explicit)
+  if explicit:  # JAX's derivatives refuse most ways to split images and kernels
+    automatic: Any = functools.partial(convolution, **plain.keywords | {"out_sharding": None})
+    return jax.sharding.auto_axes(automatic, axes=explicit, out_sharding=out.sharding)(lhs, rhs)
+  empty = 0 in (*lhs.shape, *rhs.shape, *out.shape)
+  if jax.default_backend() != "cpu" or empty or not jnp.issubdtype(lhs.dtype, jnp.floating):
     return plain(lhs, rhs)
-  out = jax.eval_shape(plain, lhs, rhs)  # raises for wrong arguments
-  first = lax.stop_gradient(rhs)[(0,) * rhs.ndim]
-  lhs = lhs / jnp.exp(jnp.fmin(jnp.abs(first), 0)).astype(lhs.dtype)
+  lhs = lhs / lax.optimization_barrier(jnp.ones((), lhs.dtype))
   grouped = any(options.get(name, 1) != 1 for name in ("feature_group_count", "batch_group_count"))
-  special = grouped or options.get("out_sharding") is not None
   wide = any(lhs.dtype == rhs.dtype == out.dtype == dtype for dtype in (jnp.float32, jnp.float64))
   symbolic = not all(isinstance(size, int) for size in (*lhs.shape, *rhs.shape))  # in `jax.export`
-  if lhs.ndim != 4 or special or symbolic or not wide:
+  if lhs.ndim != 4 or grouped or symbolic or not wide:
     return plain(lhs, rhs)
   lhs, rhs = varying_like(lhs, rhs), varying_like(rhs, lhs)
 
@@ -102,7 +107,8 @@ def convolution(
   lhs = lax.transpose(lhs, ordered(axes.lhs_spec, _NUMBERS.lhs_spec))
   rhs = lax.transpose(rhs, ordered(axes.rhs_spec, _NUMBERS.rhs_spec))
   to_out = ordered(axes.out_spec, _NUMBERS.out_spec)
-  lhs_dilation, rhs_dilation = lhs_dilation or (1, 1), rhs_dilation or (1, 1)
+  lhs_dilation = (1, 1) if lhs_dilation is None else lhs_dilation
+  rhs_dilation = (1, 1) if rhs_dilation is None else rhs_dilation
   if isinstance(padding, str):
     window = [(size - 1) * factor + 1 for size, factor in zip(rhs.shape[:2], rhs_dilation)]
     padding = lax.padtype_to_pads(lhs.shape[1:3], window, window_strides, padding)
@@ -121,7 +127,6 @@ def _convolve(
   rhs_dilation: Sequence[int] = (1, 1),
   *,
   precision: Any = None,
-  out_sharding: NamedSharding | None = None,
 ) -> Array:
   """Convolves images `[batch, height, width, channels]` with `[height, width, channels, features]`.
 
@@ -145,7 +150,7 @@ def _convolve(
     feature_group_count=1,
     batch_group_count=1,
     precision=precision,
-    out_sharding=out_sharding,
+    out_sharding=None,
   )
 
 
@@ -176,7 +181,6 @@ def _to_images(cotangent: Array, lhs: Any, rhs: Array, **window: Any) -> Array:
     window["window_strides"],
     window["rhs_dilation"],
     precision=window["precision"],
-    out_sharding=_sharding(lhs.aval, (0, 1, 2, 3)),
   )
 
 
@@ -187,7 +191,7 @@ def _to_kernel(cotangent: Array, lhs: Array, rhs: Any, **window: Any) -> Array:
     padding.append((low, result - image + kernel - low - 1))
   float32 = lhs.dtype == rhs.aval.dtype == jnp.float32
   undilated = window["lhs_dilation"] == window["rhs_dilation"] == (1, 1)
-  if uses_onednn() and float32 and undilated and not _is_explicit(rhs.aval):
+  if uses_onednn() and float32 and undilated:
     return _to_kernel_by_onednn(cotangent, lhs, rhs.aval.shape, padding, window)
   product = _convolve(
     lax.transpose(lhs, (3, 1, 2, 0)),
@@ -197,7 +201,6 @@ def _to_kernel(cotangent: Array, lhs: Array, rhs: Any, **window: Any) -> Array:
     window["lhs_dilation"],
     window["window_strides"],
     precision=window["precision"],
-    out_sharding=_sharding(rhs.aval, (2, 0, 1, 3)),
   )
   return lax.transpose(product, (1, 2, 0, 3))
 
@@ -234,16 +237,6 @@ def _to_kernel_by_onednn(
   return lax.transpose(product, (1, 2, 0, 3, 4)).reshape(kernel)
 
 
-def _sharding(aval: Any, axes: tuple[int, ...]) -> NamedSharding | None:
-  """Returns the sharding of a cotangent on an explicit mesh: its primal's, with the axes in another order."""
-  mesh, spec = aval.sharding.mesh, aval.sharding.spec
-  return NamedSharding(mesh, PartitionSpec(*(spec[axis] for axis in axes))) if _is_explicit(aval) else None
-
-
-def _is_explicit(aval: Any) -> bool:
-  return AxisType.Explicit in aval.sharding.mesh.axis_types
-
-
 def _axes(images: Any, kernel: Any, results: Any, window: dict[str, Any]) -> Any:
   """Returns for each spatial axis the sizes with their dilation, and the padding before the image."""
 
@@ -261,7 +254,7 @@ def _axes(images: Any, kernel: Any, results: Any, window: dict[str, Any]) -> Any
 def _batched(operands: Any, axes: Any, **window: Any) -> tuple[Array, int]:
   """Computes `vmap`: one convolution if only one operand has the axis, else JAX's form by groups."""
   (lhs, rhs), (of_lhs, of_rhs) = operands, axes
-  if None not in axes or any(_is_explicit(jax.typeof(each)) for each in operands):
+  if None not in axes:
     return jax.vmap(functools.partial(lax.conv_general_dilated, **window), axes)(lhs, rhs), 0
   if of_lhs is None:  # many kernels are more features
     kernels = jnp.moveaxis(rhs, of_rhs, -1)

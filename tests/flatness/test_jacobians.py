@@ -200,7 +200,7 @@ def test_few_examples_at_once_change_nothing(monkeypatch):
   ],
 )
 def test_the_models_own_convolution_counts_as_a_layer(strides, padding, dilations):
-  """It divides its input by a one that it makes of the kernel, which is no use of the kernel."""
+  """Its input is divided by a one that XLA cannot see through."""
   params, x = {"w": problem()[0]["conv"]["kernel"]}, problem()[1]["x"]
   options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), **dilations}
   outputs = lambda params, x, *, key: jnp.tanh(convolution(x, params["w"], strides, padding, **options)).sum(

@@ -1,5 +1,6 @@
 """The convolution of the networks: its values, its derivatives, and the programs that compute them."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -187,6 +188,28 @@ def test_sharded_images_are_summed_once(axes):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("inside", [True, False], ids=["in set_mesh", "without it"])
+@pytest.mark.parametrize(
+  "split",
+  [("data",), (None, "data"), ("data", "model"), ("data", None, "model"), (None, None, "data")],
+  ids=str,
+)
+def test_gradients_of_each_example_on_explicit_axes(split, inside):
+  mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+  x, kernel = arguments((3, 4), images=(4, 2, 8, 6))
+  of = lambda kernel, x: jnp.sum(jnp.sin(convolution(x, kernel, (2, 1), "SAME", dimension_numbers=NHWC)))
+  call = jax.jit(jax.vmap(jax.grad(of, (0, 1)), (None, 0)))
+  one = call(kernel, x)
+  placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec(*split)))
+  whole = jax.device_put(kernel, NamedSharding(mesh, PartitionSpec()))
+  with jax.set_mesh(mesh) if inside else contextlib.nullcontext():
+    got = call(whole, placed)
+  for ours, theirs, rest in zip(got, one, ((), split[1:])):
+    assert ours.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(split[0], *rest)), ours.ndim)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_other_types_and_shapes_are_left_to_jax(dtype):
   x, kernel = (value.astype(dtype) for value in arguments())
@@ -207,6 +230,47 @@ def test_other_types_and_shapes_are_left_to_jax(dtype):
   )
 
 
+@pytest.mark.parametrize(
+  ("images", "kernel", "options"),
+  [
+    ((4, 2, 2, 3), (5, 5, 3, 5), {"padding": "VALID"}),
+    ((4, 6, 6, 3), (4, 4, 3, 5), {"padding": "VALID", "rhs_dilation": (2, 2)}),
+    ((4, 0, 6, 3), (3, 3, 3, 5), {"padding": "SAME"}),
+    ((4, 3, 3, 3), (1, 1, 3, 5), {"padding": ((-2, -1), (0, 0))}),
+    ((4, 3, 3, 3), (1, 1, 3, 0), {"padding": "VALID"}),
+    ((4, 3, 3, 0), (1, 1, 0, 5), {"padding": "VALID"}),
+  ],
+  ids=["large kernel", "dilated", "no height", "cropped", "no features", "no channels"],
+)
+def test_empty_arrays_have_gradients_of_zeros(images, kernel, options):
+  at = jnp.ones(images), jnp.ones(kernel)
+  of = lambda x, kernel: convolution(x, kernel, **options_of(options)).sum()
+  value, found = jax.jit(jax.value_and_grad(of, (0, 1)))(*at)
+  assert value == 0
+  for gradient, x in zip(found, at):
+    np.testing.assert_array_equal(gradient, np.zeros(x.shape))
+
+
+@pytest.mark.parametrize("dtypes", [(jnp.int32, None), (jnp.int8, jnp.int32), (bool, jnp.int32)])
+def test_integers(dtypes):
+  dtype, result = dtypes
+  x, kernel = (jnp.round(value).astype(dtype) for value in arguments((3, 4)))
+  options = options_of({"padding": "SAME"})
+  y = convolution(x, kernel, preferred_element_type=result, **options)
+  assert y.dtype == jnp.int32
+  np.testing.assert_array_equal(y, by_definition(x, kernel, **options))
+
+
+def test_it_is_linear_in_each_argument():
+  x, kernel = arguments((3, 4))
+  options = options_of({"padding": ((2, 1), (1, 2)), "lhs_dilation": np.array([2, 3])})
+  y = by_definition(x, kernel, **options)
+  of_x = jax.linear_transpose(lambda x: convolution(x, kernel, **options), x)(jnp.float32(y))
+  of_kernel = jax.linear_transpose(lambda kernel: convolution(x, kernel, **options), kernel)(jnp.float32(y))
+  for found, at in zip((*of_x, *of_kernel), (x, kernel)):  # <T' y, x> = <y, T x> = |y|^2
+    np.testing.assert_allclose(np.vdot(np.float64(found), at), np.sum(y**2), rtol=1e-6)
+
+
 def test_another_layout():
   x, kernel = arguments()
   straight = convolution(x, kernel, (2, 1), "SAME", dimension_numbers=NHWC)
@@ -218,6 +282,11 @@ def test_wrong_arguments_are_told_as_by_jax():
   x, kernel = arguments()
   with pytest.raises((TypeError, ValueError), match="feature"):
     convolution(x[..., :5], kernel, (1, 1), "SAME", dimension_numbers=NHWC)
+  for padding in (1, (1, 1)):
+    with pytest.raises(
+      ValueError, match=r"padding .* should be a string or a sequence of \(low, high\) pairs"
+    ):
+      convolution(x, kernel, (1, 1), padding, dimension_numbers=NHWC)
 
 
 @pytest.mark.thorough
