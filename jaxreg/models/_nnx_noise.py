@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 from flax import nnx
+from flax.core import FrozenDict
 
 from jaxreg._noise_options import check_options, is_array
 from jaxreg.typing import Array, Key
@@ -29,9 +30,11 @@ class NNXNoise(nnx.Module):
   def __init__(
     self, function: Callable[..., Any], *, rngs: Source = None, deterministic: bool = False, **options: Any
   ):
-    check_options(function, options)
+    options = check_options(function, options)
     self.function, self.deterministic = function, deterministic
-    self.options = nnx.static({name: value for name, value in options.items() if not is_array(value)})
+    # A frozen one has a hash, so a graph definition may be a static argument.
+    rest = FrozenDict({name: value for name, value in options.items() if not is_array(value)})
+    self.options = nnx.static(rest)
     self.parameters = nnx.data({name: nnx.Param(value) for name, value in options.items() if is_array(value)})
     self.rngs = nnx.data(_stream(rngs).fork() if rngs is not None else None)
 
@@ -44,7 +47,11 @@ class NNXNoise(nnx.Module):
     return self.function(None if off else self._key(rngs), *inputs, **{**self.options, **own, **options})
 
   def set_view(self, deterministic: bool | None = None) -> None:
-    """Sets the mode of a copy that `nnx.view` makes; None keeps it."""
+    """Sets the mode of a copy that `nnx.view` makes; `nnx.view_info` reads this text.
+
+    Args:
+      deterministic: whether noise is off; None keeps the mode.
+    """
     if deterministic is not None:
       self.deterministic = deterministic
 

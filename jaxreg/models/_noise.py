@@ -30,8 +30,7 @@ class Noise(_Fields):
   # Flax copies a module by passing its fields, so `options` may also arrive as one mapping.
   def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None = None, **more: Any):
     of_module = {field: more.pop(field) for field in ("parent", "name") if field in more}
-    options = {**(options or {}), **more}
-    check_options(function, options)
+    options = check_options(function, {**(options or {}), **more})
     super().__init__(function, FrozenDict(options), **of_module)
 
   @nn.compact

@@ -66,7 +66,7 @@ def layer(function: Callable[..., Any], *, inference: bool = False, **options: A
     >>> drop(jnp.ones(4), key=jax.random.key(0)), drop(jnp.ones(2), key=None)
     (Array([0., 0., 2., 2.], dtype=float32), Array([1., 1.], dtype=float32))
   """
-  check_options(function, options)
+  options = check_options(function, options)
   arrays = {name: value for name, value in options.items() if is_array(value)}
   rest = tuple(sorted((name, value) for name, value in options.items() if name not in arrays))
   hash(rest)  # jit would hash it later, with a less clear error

@@ -68,6 +68,20 @@ def test_a_view_of_the_model_has_its_own_mode():
   assert (nnx.view(alone)(X) != X).any()
 
 
+def test_flax_describes_the_mode_of_a_view():
+  text = "NNXNoise:\n  deterministic: bool | None = None\n    whether noise is off; None keeps the mode."
+  assert nnx.view_info(Net(nnx.Rngs(0))).strip() == text
+
+
+def test_a_graph_definition_may_be_a_static_argument():
+  make = lambda axes: models.NNXNoise(noise.dropout, rate=0.5, shared_axes=axes, rngs=nnx.Rngs(0))
+  call = jax.jit(lambda graph, state, x: nnx.merge(graph, state)(x), static_argnums=0)
+  want = make((1,))(X)
+  for axes in ([1], (1,)):
+    np.testing.assert_array_equal(call(*nnx.split(make(axes)), X), want)
+  assert call._cache_size() == 1
+
+
 def test_keys_and_options_of_the_call():
   module = models.NNXNoise(noise.dropout, rate=0.9)
   got = module(X, rngs=jax.random.key(0), rate=0.3)

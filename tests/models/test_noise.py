@@ -66,6 +66,8 @@ def test_options_are_checked_and_kept_by_copies():
     assert copy.options == module.options == {"rate": 0.5}
     assert copy.function is noise.dropout
   assert hash(module.clone()) == hash(module)
+  axes = [models.Noise(noise.dropout, rate=0.5, shared_axes=kind([1])) for kind in (list, tuple)]
+  assert hash(axes[0]) == hash(axes[1])
 
 
 @pytest.mark.thorough

@@ -71,11 +71,16 @@ def test_an_option_of_the_call_takes_the_place_of_the_layers():
   np.testing.assert_array_equal(layer(X, key=jax.random.key(0), inference=True), X)
 
 
+def test_a_list_counts_as_a_tuple():
+  layer = noise.layer(noise.dropout, rate=0.5, shared_axes=[1])
+  assert layer.options == noise.layer(noise.dropout, rate=0.5, shared_axes=(1,)).options
+
+
 def test_what_does_not_fit_is_refused():
   with pytest.raises(TypeError, match="dropout does not take rat: "):
     noise.layer(noise.dropout, rat=0.5)
   with pytest.raises(TypeError, match="unhashable"):
-    noise.layer(noise.dropout, rate=0.5, shared_axes=[1])
+    noise.layer(noise.dropout, rate=0.5, shared_axes={1})
   with pytest.raises(TypeError, match="'key'"):  # forgotten: None has to be said
     noise.layer(noise.dropout, rate=0.5)(X)
 
