@@ -26,7 +26,7 @@ from jaxreg._errors import ArgumentError
 from jaxreg._log_odds import others_log_probs
 from jaxreg._sharding import drawn_like, entries, gathered, partitioned, rows
 from jaxreg._where import check_where, only_where, zero_elsewhere
-from jaxreg.calibration._weights import at_number, ceil_of
+from jaxreg.calibration._weights import at_number, ceil_of, fraction_of
 from jaxreg.typing import Array, Key
 
 # Above this log-probability, the other classes tell how far a probability is from 1.
@@ -205,7 +205,7 @@ def conformal_threshold(
     labels = check_labels(raw_labels, scores, "scores")
     outside = (labels < 0) | (labels >= scores.shape[-1])
     picked = entries(scores, jnp.where(outside, 0, labels))[..., 0]
-  share = 1 - Fraction(str(alpha))
+  share = 1 - fraction_of(alpha)
   if groups is not None or num_groups is not None:
     members, number = _members(groups, num_groups, picked, counts)
     outside = outside.any() | ((members < 0) | (members > number)).any()
@@ -377,7 +377,7 @@ def conformal_risk_threshold(
   order = jnp.argsort(places.ravel(), descending=True)
   # At the threshold only larger scores cost; at any smaller threshold, its own do, too, and exceed the limit.
   lost = jnp.cumsum(heights.ravel()[order])
-  level, largest = Fraction(str(alpha)), Fraction(str(bound))
+  level, largest = fraction_of(alpha), fraction_of(bound)
   limit = at_number(lambda n: float(level * (n + 1) - largest), number, math.prod(shape))
   ends = jnp.full(1, jnp.inf, scores.dtype)
   threshold = jnp.concatenate([places.ravel()[order], -ends])[(lost <= limit).sum()]

@@ -5,7 +5,6 @@ All scores are larger for less usual examples. The entropy of a prediction, `los
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from jaxreg._checks import check_log_probs, check_logits, check_option, check_wi
 from jaxreg._log_odds import NEARLY_CERTAIN, error_log_odds, others_log_probs
 from jaxreg._sharding import gathered, placed_like
 from jaxreg._where import check_where, only_where
-from jaxreg.calibration._weights import ceil_of, predictions
+from jaxreg.calibration._weights import ceil_of, fraction_of, predictions
 from jaxreg.typing import Array
 
 
@@ -152,7 +151,7 @@ def fpr_at_tpr(
   usual, number, _ = _sorted(scores, "scores", where)
   other, _, counted = _sorted(other_scores, "other_scores", other_where, "other_where")
   check_option(tpr, "tpr", (), low=0, high=1, open_low=True)
-  threshold = usual[ceil_of(Fraction(str(tpr)), number, usual.size) - 1]
+  threshold = usual[ceil_of(fraction_of(tpr), number, usual.size) - 1]
   broken = jnp.isnan(usual[-1] + other[-1]) | (jnp.asarray(number) == 0)
   return jnp.where(broken, jnp.nan, (other <= threshold).astype(other.dtype).mean(where=counted))
 

@@ -11,7 +11,7 @@ import optax
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_logits, check_option, check_range
+from jaxreg._checks import check_choice, check_logits, check_option
 from jaxreg._scaled import power_of_two
 from jaxreg._sharding import entries, gathered
 from jaxreg.calibration._weights import weighted_examples
@@ -120,9 +120,9 @@ def fit_temperature(
     Dirichlet calibration`, 2019, section 3 (`dirichlet`).
   """
   check_choice(kind, "kind", ("scalar", "vector", "matrix", "dirichlet"))
-  check_range(low, "low", low=0, open_low=True)
+  check_option(low, "low", (), low=0, open_low=True)
   known: Any = 0 if isinstance(low, Tracer) else low
-  check_range(high, "high", low=known, open_low=True)
+  check_option(high, "high", (), low=known, open_low=True)
   check_option(weight, "weight", (), low=0)
   z, labels, weights, _ = weighted_examples(check_logits(logits), labels, weights, where)
   z, weights = jax.lax.stop_gradient((z - z.max(axis=-1, keepdims=True), weights))

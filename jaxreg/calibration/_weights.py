@@ -86,6 +86,11 @@ def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: t
   return check_weights(weights)
 
 
+def fraction_of(value: Any) -> Fraction:
+  """Returns a number as it is written, so that 0.1 is a tenth; True is 1."""
+  return Fraction(str(1 * value))
+
+
 def ceil_of(share: Fraction, number: int | Array, most: int) -> Any:
   """Returns `ceil(share * number)` exactly; `number` may be traced and is at most `most`."""
   # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.

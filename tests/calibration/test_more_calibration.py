@@ -181,6 +181,9 @@ def test_what_does_not_fit_is_refused():
     calibration.fit_temperature(log_probs, labels, kind="affine")  # pyright: ignore
   with pytest.raises(ValueError, match="high"):
     calibration.fit_temperature(log_probs, labels, low=2.0, high=1.0)
+  for end in ("low", "high"):
+    with pytest.raises(ValueError, match=rf"{end} must be a scalar, got shape \(2,\)"):
+      calibration.fit_temperature(log_probs, labels, **{end: jnp.array([0.1, 0.2])})
   for temperature in (0.0, jnp.ones(2)):
     with pytest.raises(ValueError, match="temperature"):
       calibration.temper(log_probs, temperature=temperature)

@@ -78,6 +78,12 @@ def test_nan_and_nothing_are_told():
       rate(scores, jnp.zeros(0))
 
 
+def test_true_counts_as_the_rate_1():
+  for rate in (1, True, np.True_):
+    assert calibration.fpr_at_tpr(jnp.arange(3.0), jnp.array([1.0, 5.0]), tpr=rate) == 0.5
+    assert calibration.conformal_threshold(jnp.eye(3), jnp.arange(3), alpha=rate) == -jnp.inf
+
+
 def test_equal_confidences_tie_whatever_the_other_classes_have():
   votes = np.float32([[3, 1, 1, 0], [3, 2, 0, 0]]) / 5
   with np.errstate(divide="ignore"):
