@@ -100,6 +100,10 @@ CALLS = {
   "averaging.swag": {},
   **dict.fromkeys(("ensembles.arithmetic", "ensembles.geometric", "ensembles.uncertainty"), MEMBERS),
   **dict.fromkeys(("ensembles.mc_predict", "ensembles.mc_regress"), MANY),
+  "ensembles.laplace": {
+    "apply_fn": lambda params, x, *, key: x @ params["kernel"],
+    **{"params": PARAMS, "batch": LOGITS, "likelihood": "normal"},
+  },
   "ensembles.probit_log_probs": {"logits": LOGITS, "variance": jnp.ones_like(LOGITS)},
   **{
     f"calibration.{name}": PREDICTED for name in ("nll", "brier", "ece_bins", "smooth_ece", "risk_coverage")
@@ -301,7 +305,6 @@ def test_every_function_is_called():
   ]
   assert set(missing) <= {
     *("adversarial.adversarial_loss", "augment.mix_hidden", "constraints.proximal"),
-    "ensembles.laplace",
     *("losses.deterministic_dropmax_terms", "losses.dropmax_qp_terms", "losses.linear"),
     *("losses.multitask_terms", "losses.uncertainty_weighting_terms"),
     *("optim.path_sgd", "optim.reparameterize"),
@@ -332,12 +335,18 @@ def test_another_value_of_a_traced_option_compiles_nothing(name):
       np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["calibration.fit_temperature low", "calibration.fit_temperature high"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("calibration.fit_temperature low", "calibration.fit_temperature high"),
+    "ensembles.laplace noise_variance",
+  ],
+)
 def test_another_value_in_an_eager_call_compiles_nothing_either(name):
   name, option = name.split(" ")
   call = lambda value: called(name, BASES[name], **{option: value})
-  call(0.5 if option == "low" else 50.0)
-  assert contract.compilations(lambda: call(0.4 if option == "low" else 40.0)) == 0
+  call(50.0 if option == "high" else 0.5)
+  assert contract.compilations(lambda: call(40.0 if option == "high" else 0.4)) == 0
 
 
 def attacked(x, scale):

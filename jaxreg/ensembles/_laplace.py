@@ -277,12 +277,13 @@ def laplace(
   if len(shape) < 2:
     raise ValueError(f"apply_fn must return outputs of shape ({number}, outputs), got {shape}; add an axis")
   taken = _taken(params, mask)
-  scaled, outer_fn = apply_fn, _categorical_loss
+  scaled, data, outer_fn = apply_fn, batch, _categorical_loss
   if likelihood == "normal":
-    check_option(noise_variance, "noise_variance", np.shape(noise_variance)[-1:], low=0, open_low=True)
-    scaled, outer_fn = _scaled(apply_fn, jnp.sqrt(noise_variance)), _normal_loss
+    check_option(noise_variance, "noise_variance", shape[-1:], low=0, open_low=True)
+    scaled, data = _Scaled(apply_fn), (batch, jnp.broadcast_to(jnp.sqrt(noise_variance), shape))
+    outer_fn = _normal_loss
   if structure == "diagonal":
-    values = flatness.gauss_newton_diagonal(scaled, outer_fn, params, batch, mask=mask)
+    values = flatness.gauss_newton_diagonal(scaled, outer_fn, params, data, mask=mask)
     return Laplace(params, (), number * values, apply_fn, taken, ())
   blocks = []
   covered = _covered(apply_fn, params, batch, taken) if structure != "dense" else (False,) * len(taken)
@@ -291,7 +292,7 @@ def laplace(
     blocks = flatness.kfac(
       scaled,
       params,
-      batch,
+      data,
       likelihood=likelihood,
       num_samples=None,
       mask=_as_tree(params, covered),
@@ -303,7 +304,7 @@ def laplace(
   if any(rest):
     if structure != "dense":
       _check_dense(params, rest, structure)
-    matrix = flatness.gauss_newton_matrix(scaled, outer_fn, params, batch, mask=_as_tree(params, rest))
+    matrix = flatness.gauss_newton_matrix(scaled, outer_fn, params, data, mask=_as_tree(params, rest))
     values, vectors = jnp.linalg.eigh(matrix)
     layers.append(_as_layer(params, rest))
     bases.append((vectors, jnp.ones((1, 1), vectors.dtype)))
@@ -382,13 +383,19 @@ def _as_layer(params: Params, taken: tuple[bool, ...]) -> Layer:
   return Layer(-1, 1, tuple(parts))
 
 
-def _scaled(apply_fn: Callable[..., Array], std: Array) -> Callable[..., Array]:
-  """Returns the network with outputs in units of the noise."""
-  return lambda params, batch, *, key: _over(apply_fn(params, batch, key=key), std)
+@dataclasses.dataclass(frozen=True)
+class _Scaled:
+  """The network with outputs in units of the noise, whose standard deviations come with the batch.
 
+  Two of one network are equal, so that a second call compiles nothing.
+  """
 
-def _over(outputs: Array, std: Array) -> Array:
-  return outputs / jnp.broadcast_to(std, outputs.shape[-1:])[None]
+  apply_fn: Callable[..., Array]
+
+  def __call__(self, params: Params, batch: tuple[Batch, Array], *, key: None) -> Array:
+    inputs, std = batch
+    outputs = self.apply_fn(params, inputs, key=key)
+    return outputs / std.astype(outputs.dtype)
 
 
 # Losses with the Hessians of the likelihoods, whatever the labels are.

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import contract
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -195,7 +196,24 @@ def test_numbers_of_laplace_torch(x64, case):
   np.testing.assert_allclose(posterior.log_evidence(tau), case["evidence"], rtol=1e-7)
 
 
+@pytest.mark.parametrize("structure", ["dense", "diagonal", "kfac", "ekfac"])
+def test_each_output_may_have_its_own_noise_and_another_one_compiles_nothing(structure):
+  params, x = {"kernel": jnp.asarray(KERNEL, jnp.float32)}, jnp.asarray(X, jnp.float32)
+  outputs = lambda params, x, *, key: x @ params["kernel"]
+  call = lambda noise: ensembles.laplace(
+    outputs, params, x, likelihood="normal", structure=structure, noise_variance=noise
+  )
+  noise, other = jnp.linspace(0.3, 2.0, K), jnp.linspace(1.0, 3.0, K)
+  expected = (X**2).sum() * (1 / np.asarray(noise, np.float64)).sum()
+  np.testing.assert_allclose(call(noise).values.sum(), expected, rtol=1e-5)  # the trace
+  assert contract.compilations(lambda: call(other)) == 0
+
+
 def test_refusals():
+  with pytest.raises(
+    ValueError, match=r"noise_variance must be a scalar or have shape \(4,\), got shape \(3,\)"
+  ):
+    fit("kfac", "normal", noise_variance=jnp.ones(3))
   with pytest.raises(ValueError, match=r"^precision must lie in \(0, inf"):
     fit("diagonal").log_evidence(0.0)
   without_axis = lambda params, x, *, key: (x @ params["kernel"])[:, 0]
