@@ -86,8 +86,9 @@ def convolution(
   mesh = out.sharding.mesh
   explicit = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Explicit)
   if explicit:  # JAX's derivatives refuse most ways to split images and kernels
-    automatic: Any = functools.partial(convolution, **plain.keywords | {"out_sharding": None})
-    return jax.sharding.auto_axes(automatic, axes=explicit, out_sharding=out.sharding)(lhs, rhs)
+    automatic = functools.partial(convolution, **plain.keywords | {"out_sharding": None})
+    split: Any = jax.sharding.auto_axes(automatic, axes=explicit, out_sharding=out.sharding)
+    return split(lhs, rhs)
   empty = 0 in (*lhs.shape, *rhs.shape, *out.shape)
   if jax.default_backend() != "cpu" or empty or not jnp.issubdtype(lhs.dtype, jnp.floating):
     return plain(lhs, rhs)

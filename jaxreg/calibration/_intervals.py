@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -129,15 +129,15 @@ def conformal_intervals(
   References:
     Romano, Patterson and Candes, `Conformalized Quantile Regression`, 2019.
   """
-  given = low, high, held_out_low, held_out_high, held_out_targets
-  if all(map(_is_float64, given)):
+  if given := _float64(low, high, held_out_low, held_out_high, held_out_targets):
     # In float64, and in a unit of the data: float32 holds no small spread far from 0.
-    known = held_out_targets[np.isfinite(held_out_targets)]
+    known = given[-1][np.isfinite(given[-1])]
     center = known.mean() if known.size else 0.0
     unit = float(np.abs(known - center).max(initial=0)) or 1.0
     scaled = [jnp.asarray((x - center) / unit) for x in given]
     ends = conformal_intervals(*scaled, alpha=alpha, where=where)
-    return tuple(np.asarray(end, np.float64) * unit + center for end in ends)
+    new_low, new_high = (np.asarray(end, np.float64) * unit + center for end in ends)
+    return cast(Any, (new_low, new_high))
   held_out_low = check_wide(held_out_low, "held_out_low")
   held_out_high = check_wide(held_out_high, "held_out_high", shape=held_out_low.shape)
   held_out_targets = check_wide(held_out_targets, "held_out_targets", shape=held_out_low.shape)
@@ -148,16 +148,19 @@ def conformal_intervals(
 
 def _about_targets(low: ArrayLike, high: ArrayLike, targets: ArrayLike) -> tuple[Array, Array, Array]:
   """Returns checked intervals and targets; NumPy's float64 less the target, before float32 rounds it."""
-  if all(map(_is_float64, (low, high, targets))) and low.shape == high.shape == targets.shape:
-    shift = np.where(np.isfinite(targets), targets, 0)
-    low, high, targets = low - shift, high - shift, targets - shift
+  given = _float64(low, high, targets)
+  if given and len({x.shape for x in given}) == 1:
+    shift = np.where(np.isfinite(given[-1]), given[-1], 0)
+    low, high, targets = (x - shift for x in given)
   low = check_wide(low, "low")
   high, targets = (check_wide(x, name, shape=low.shape) for x, name in ((high, "high"), (targets, "targets")))
   return low, high, targets
 
 
-def _is_float64(x: Any) -> bool:
-  return isinstance(x, np.ndarray) and x.dtype == np.float64
+def _float64(*arrays: ArrayLike) -> tuple[np.ndarray, ...]:
+  """Returns the arrays if all are NumPy's float64, else ()."""
+  host = tuple(x for x in arrays if isinstance(x, np.ndarray) and x.dtype == np.float64)
+  return host if len(host) == len(arrays) else ()
 
 
 def _counts(weights: ArrayLike | None, where: ArrayLike | None, targets: Array) -> Array:

@@ -88,8 +88,7 @@ def mean(title: str, values: Any, weights: np.ndarray) -> Number:
     ratios = shifts / np.sqrt(variances / (size - 1))
   ratios = np.nan_to_num(ratios, nan=0.0, posinf=far, neginf=-far)
   low, high = value - error * np.quantile(ratios, [0.975, 0.025])
-  ends = max(float(low), float(values.min())), float(high)
-  return Number(title, *(unit * number for number in (value, *ends)))
+  return Number(title, unit * value, unit * max(float(low), float(values.min())), unit * float(high))
 
 
 def resamples(seed: int, size: int, number: int = RESAMPLES) -> np.ndarray:

@@ -5,6 +5,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -156,8 +157,11 @@ def to_host(metrics: PyTree) -> PyTree:
   """Copies the metrics of all replicas to the host, with the replica axis in front, ready to be merged."""
   metrics = jax.device_get(metrics)
   metrics = jax.tree.map(_stacked, *metrics) if isinstance(metrics, tuple) else metrics
-  residuals = lambda value: isinstance(value, Residuals)
-  return jax.tree.map(lambda x: x.about_zero() if residuals(x) else x, metrics, is_leaf=residuals)
+
+  def ready(value: Any) -> Any:
+    return value.about_zero() if isinstance(value, Residuals) else value
+
+  return jax.tree.map(ready, metrics, is_leaf=lambda value: isinstance(value, Residuals))
 
 
 def summarize(metrics: Sums, prefix: str) -> dict[str, np.ndarray]:
