@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
+from scipy.special import betaincinv, stdtrit
 
 QUANTILE = 1.959964  # the normal distribution's quantile for 95 % intervals
 
@@ -28,3 +28,11 @@ def wilson(correct: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarr
   middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
   half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
   return np.maximum(middle - half, 0), np.minimum(middle + half, 1)
+
+
+def clopper_pearson(correct: float, count: float, level: float = 0.95) -> tuple[float, float]:
+  """Computes the exact interval of a fraction, which holds it at least this often, also near 0 and 1."""
+  tail = (1 - level) / 2
+  low = betaincinv(correct, count - correct + 1, tail) if correct > 0 else 0.0
+  high = betaincinv(correct + 1, count - correct, 1 - tail) if correct < count else 1.0
+  return float(low), float(high)

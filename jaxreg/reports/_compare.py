@@ -86,7 +86,9 @@ def compare(
     entry = head["sections"][section]["numbers"][number]
     about = {"title": f"{TITLES[section]}: {entry['title']}", "percent": entry["percent"]}
     examples = sizes[name] if name in sizes else int(head["examples"])
-    differences[label][name] = {**about, **_difference(ours, theirs, examples), "examples": examples}
+    yes_or_no = name in sizes and all(set(np.unique(card[f"each/{name}"])) <= {0, 1} for _, card in every)
+    found = _difference(ours, theirs, examples, yes_or_no=yes_or_no)
+    differences[label][name] = {**about, **found, "examples": examples}
   tested = [
     (each["p"], label, name)
     for label, table in differences.items()
@@ -129,8 +131,14 @@ def _drawn(
   return paired
 
 
-def _difference(first: Sequence[np.ndarray], other: Sequence[np.ndarray], examples: int) -> Table:
-  """Returns the other model less the first, with interval and p-value by Welch's t; NaN if not finite."""
+def _difference(
+  first: Sequence[np.ndarray], other: Sequence[np.ndarray], examples: int, *, yes_or_no: bool = False
+) -> Table:
+  """Returns the other model less the first, with interval and p-value by Welch's t; NaN if not finite.
+
+  To examples that are `yes_or_no` for each model it adds one that each model alone has, as Bonett and Price
+  (2012) do: few errors would else have hardly a variance.
+  """
   sides = [np.stack(side) for side in (first, other)]
   ours, theirs = (side.mean(axis=0) for side in sides)
   with np.errstate(invalid="ignore"):
@@ -138,7 +146,8 @@ def _difference(first: Sequence[np.ndarray], other: Sequence[np.ndarray], exampl
   half, p = np.nan, np.nan
   if np.isfinite([value, *spread]).all():
     # The bootstrap's variance is that of a sample, which is too small by this factor.
-    half, p = _welch(value, _parts(sides, np.var(spread) * examples / (examples - 1), examples))
+    variance = np.var(spread) * examples / (examples - 1) + 2 * yes_or_no / examples**2
+    half, p = _welch(value, _parts(sides, variance, examples))
   low, high = value - half, value + half
   numbers = {"first": ours[0], "other": theirs[0], "value": value, "low": low, "high": high, "p": p}
   return {**{name: float(each) for name, each in numbers.items()}, "real": False}

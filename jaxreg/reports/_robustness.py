@@ -70,7 +70,7 @@ def elsewhere(model: Model) -> Section:
     arrays[name] = np.exp(strange.max(axis=-1))
     ours, theirs = (np.asarray(doubt(each)) for each in (usual, strange))
     numbers[f"{name}/auroc"] = ranked(f"{name}: AUROC", ours, theirs)
-    numbers[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs, model.seed)
+    numbers[f"{name}/fpr95"] = passing(f"{name}: taken for data", ours, theirs)
   numbers |= _by_features(model, rows, {**sets, **model.others})
   sentence = (
     "The confidence as a detector; an AUROC of 50 % is guessing. The model should be less sure of an input "

@@ -77,11 +77,30 @@ def test_areas_under_the_curve(usual, other, shift, scale):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("usual", "other"), [(300, 300), (20, 300), (20, 20), (100, 100)])
 @pytest.mark.parametrize("shift", [0.0, 1.0, 2.0, 4.0])
-def test_what_passes_a_threshold(shift):
+def test_what_passes_a_threshold(shift, usual, other):
   truth = stats.norm.cdf(stats.norm.ppf(0.95) - shift)
-  make = lambda rng: passing("", rng.normal(size=300), shift + rng.normal(size=300), 0)
+  make = lambda rng: passing("", rng.normal(size=usual), shift + rng.normal(size=other))
   assert covered(make, truth) >= LEAST
+
+
+@pytest.mark.parametrize(("size", "rate"), [(90, 0.002), (300, 0.01), (15, 0.5), (270, 0.001)])
+def test_shares_near_0(size, rate):
+  assert covered(lambda rng: share("", rng.random(size) < rate), rate) >= LEAST
+
+
+@pytest.mark.parametrize(("size", "rates"), [(100, (0.0, 0.02)), (300, (0.001, 0.01)), (100, (0.01, 0.01))])
+def test_models_of_few_errors(size, rates):
+  weights, rng, hits, chance = resamples(0, size, 200), np.random.default_rng(0), 0, 0
+  for _ in range(RUNS):
+    sides = [rng.random(size) < rate for rate in rates]
+    drawn = [[np.append(side.mean(), weights @ side / size)] for side in sides]
+    entry = _difference(*drawn, size, yes_or_no=True)
+    hits += entry["low"] <= rates[1] - rates[0] <= entry["high"]
+    chance += entry["p"] < 0.05
+  assert hits / RUNS >= LEAST
+  assert rates[0] != rates[1] or chance / RUNS <= 1 - LEAST
 
 
 def predictions(rng, size, temperature):

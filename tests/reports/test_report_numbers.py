@@ -46,7 +46,7 @@ def test_errors(card, folder):
   worst = np.argsort(recall)[:3]
   assert [found[f"recall/{number}"] for number in worst] == pytest.approx(recall[worst])
   entry = card["sections"]["errors"]["numbers"]["error"]
-  low, high = stats.binomtest((GUESSED != LABELS).sum(), 300).proportion_ci(method="wilson")
+  low, high = stats.binomtest((GUESSED != LABELS).sum(), 300).proportion_ci(method="exact")
   assert (entry["low"], entry["high"]) == pytest.approx((low, high))
   with np.load(folder / "report.npz") as arrays:
     np.testing.assert_array_equal(arrays["errors/confusion"], metrics.confusion_matrix(LABELS, GUESSED))
@@ -122,7 +122,7 @@ def test_conformal_sets(card):
   assert found["conformal_coverage"] == pytest.approx(sets[np.arange(300), LABELS].mean())
   assert found["conformal_size"] == pytest.approx(sets.sum(1).mean())
   entry = card["sections"]["conformal"]["numbers"]["conformal_coverage"]
-  interval = stats.binomtest(sets[np.arange(300), LABELS].sum(), 300).proportion_ci(method="wilson")
+  interval = stats.binomtest(sets[np.arange(300), LABELS].sum(), 300).proportion_ci(method="exact")
   assert (entry["low"], entry["high"]) == pytest.approx(interval)
   keys = jax.random.split(jax.random.fold_in(jax.random.key(0), 1))
   ours, theirs = (
@@ -323,7 +323,7 @@ def test_an_area_of_all_scores_in_order_has_newcombes_interval():
 
 def test_a_share_of_nothing_wrong_has_a_width():
   assert share("", np.zeros(50)).high == pytest.approx(
-    stats.binomtest(0, 50).proportion_ci(method="wilson").high
+    stats.binomtest(0, 50).proportion_ci(method="exact").high
   )
 
 
