@@ -86,7 +86,7 @@ def fista(
   ):
     del extra_args
     if params is None or value_fn is None or grad_fn is None:
-      raise ValueError("params, value_fn and grad_fn must be given to update")
+      raise ValueError("params, value_fn and grad_fn must be given to update, also by what wraps it")
     check_whole_batch("give optim.fista the functions of the whole batch")
     now = jax.tree.map(wide, params)
     y = jax.tree.map(lambda w, old: w + state.momentum.astype(w.dtype) * (w - old), now, state.previous)

@@ -100,7 +100,7 @@ def sam(
 def check_second(params: Params | None, grad_fn: GradFn | None, extra_args: Mapping[str, Any]) -> GradFn:
   """Returns `grad_fn`, which computes the second gradient, of the whole tree if `all_params` is given."""
   if params is None or grad_fn is None:
-    raise ValueError("params and grad_fn must be given to update")
+    raise ValueError("params and grad_fn must be given to update, also by what wraps it")
   check_whole_batch(
     "accumulate inside of it, as in optim.sam(optax.MultiSteps(inner, k).gradient_transformation())"
   )
