@@ -38,7 +38,7 @@ from jaxreg.flatness._vectors import (
 )
 from jaxreg.typing import Array, Key
 
-NOT_FINITE = "matvec must return finite values, got NaN or infinity"
+NOT_FINITE = "matvec must return finite values, as finite losses and parameters give; got NaN or infinity"
 
 
 class EigenPairs(NamedTuple):

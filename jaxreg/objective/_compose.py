@@ -245,9 +245,10 @@ def compose(
   negative and has the shape of the weights, and must be in range otherwise.
 
   On several devices, average the gradients: a sum would count a penalty once per device. If the devices'
-  weights differ, weight the average by the counts in the metrics. `jax.shard_map` already sums the gradients
-  of parameters that all devices share, unless `check_vma=False`. There, differentiate the mean over the
-  devices instead: `jax.grad(lambda params: jax.lax.pmean(composed(params, batch), "data"))`.
+  weights differ, weight the average by the counts in the metrics. With `pmap`, and in `jax.shard_map` with
+  `check_vma=False`, that is `jax.lax.pmean(jax.grad(composed)(params, batch), "data")`. `shard_map` as it is
+  by default sums the gradients of shared parameters itself: there, differentiate the mean over the devices,
+  `jax.grad(lambda params: jax.lax.pmean(composed(params, batch), "data"))`.
 
   Args:
     loss_fn: `(params, batch, *, key) -> loss`. The loss is a scalar, or one value per example, `[batch]`,

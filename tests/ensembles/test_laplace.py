@@ -107,6 +107,21 @@ def test_evidence_of_bayesian_linear_regression(x64, structure):
     np.testing.assert_allclose(posterior.log_evidence(tau) + likelihood, exact(tau), rtol=1e-9)
 
 
+def test_the_best_precision_of_one_weight():
+  """The root of 1 / t - w^2 - 1 / (s + t), in float32."""
+  x, w = np.arange(1.0, 7.0, dtype=np.float32)[:, None], 0.8
+  posterior = ensembles.laplace(
+    lambda p, x, *, key: x @ p["kernel"],
+    {"kernel": jnp.full((1, 1), w)},
+    jnp.asarray(x),
+    likelihood="normal",
+    structure="dense",
+  )
+  s, q = float((x**2).sum()), w**2
+  root = (((q * s) ** 2 + 4 * q * s) ** 0.5 - q * s) / (2 * q)
+  np.testing.assert_allclose(posterior.best_precision(), root, rtol=1e-5)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("likelihood", ["categorical", "normal"])
 def test_the_best_precision_has_the_largest_evidence(x64, likelihood):
