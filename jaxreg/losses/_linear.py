@@ -98,7 +98,8 @@ def linear(
   if key is not None:
     check_key(key)
   takes = ["key"] * (key is not None) + ["logits"] * len(kernels) + ["labels"] * len(labels)
-  form = f"({', '.join(takes)}) -> [examples]{'' if key is not None else ', or get a key if it is random, by key='}"
+  or_key = "" if key is not None else ", or get a key if it is random, by key="
+  form = f"({', '.join(takes)}) -> [examples]{or_key}"
   check_function(loss, "loss", form, takes=len(takes))
   loss = loss if where is None or _takes_where(loss) else _masked(loss)
   classes = kernels[0].shape[1]
