@@ -239,7 +239,8 @@ def laplace(
   `H` is the Gauss-Newton matrix of the negative log-likelihood, which the parameters minimise together with
   :math:`\tfrac{\tau}{2} \|\theta\|^2`; for a mean of `n` losses with `a * penalties.l2(params, mask="*")`,
   :math:`\tau = n a`, or `n * a / noise_variance` if the losses are half the squared errors. `dense` is exact,
-  and takes `size**2` numbers. `kfac` and `ekfac` have a block for each dense or convolutional layer, kernel
+  and takes `size**2` numbers; in float32, values below about 1e-6 of the largest are rounding, so a smaller
+  precision needs float64. `kfac` and `ekfac` have a block for each dense or convolutional layer, kernel
   and bias, by `flatness.kfac` without draws. All other parameters, such as a normalisation's, together have
   one exact block.
 
@@ -247,7 +248,8 @@ def laplace(
     apply_fn: `(params, batch, *, key) -> [n, classes]`, logits or means, called with `key=None`; nothing may
       couple examples.
     params: any pytree, at a minimum.
-    batch: all training examples, along the leading axis of its leaves. Labels are not needed.
+    batch: what `apply_fn` reads of all training examples, along the leading axis of its leaves. Labels are
+      not needed.
     likelihood: `categorical` of logits, or `normal` around the outputs.
     structure: how `H` is approximated.
     noise_variance: of a `normal` likelihood: a scalar or `[classes]`, above 0. The mean square of the

@@ -413,7 +413,7 @@ def spectral_density(
     matvec, like: as in `top_eigenpairs`.
     key: draws the probes.
     num_samples: number of random start vectors, at least 2.
-    num_steps: number of products per start vector.
+    num_steps: number of products per start vector, at most the size.
     width: standard deviation of the kernel, as a fraction of the range of the Ritz values.
     grid: `[points]`; by default the range of the Ritz values and five widths on either side.
     points: number of points of the default grid.

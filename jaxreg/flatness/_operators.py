@@ -225,7 +225,7 @@ def gauss_newton(
   ReLU network.
 
   Args:
-    apply_fn: `(params, batch, *, key) -> outputs`, any array.
+    apply_fn: `(params, batch, *, key) -> outputs`, any array; it gets the whole batch, with its labels.
     outer_loss_fn: `(outputs, batch) -> scalar`, or `(mean, count)`, as for `Curvature`.
     params, batch, mask, key: as in `hvp`, which returns the same kind of operator.
 
