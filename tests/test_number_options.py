@@ -236,6 +236,7 @@ def test_values_without_sense_are_refused_in_one_line_that_names_the_option(fold
       assert "\n" not in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", sorted({name.partition(".")[0] for name in BASES}))
 def test_large_and_small_values_give_numbers_or_are_refused(folder):
   """Each is held by float32, as are its square and its inverse."""

@@ -224,6 +224,7 @@ def test_slurm_is_asked_once_where_usr1_ends_the_program_at_once(scontrol, monke
   assert ("SLURM was asked to requeue job 4711" in ended.stderr) == bool(asked)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_during_the_import_of_jax_is_told_and_requeues(scontrol, monkeypatch, tmp_path, number):
   heard = scontrol(0)
@@ -239,6 +240,7 @@ def test_a_signal_during_the_import_of_jax_is_told_and_requeues(scontrol, monkey
   assert heard.read_text() == "requeue 4711\n" * asked
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("first", "asked"), [(signal.SIGUSR1, "requeue 4711\n"), (signal.SIGTERM, "")])
 def test_signals_after_a_stop_change_nothing(scontrol, first, asked):
   """More signals come once the run is saved, and while SLURM is asked."""
