@@ -288,9 +288,9 @@ def check_range(
 ) -> None:
   """Checks that all entries lie between the ends, by default finite ones; a traced value passes.
 
-  NaN lies nowhere. Infinity lies in no interval without `high=inf`, which says that it has a meaning. What
-  JAX's floats do not hold counts as what they make of it, infinity, 0 or an open end, unless the value stays
-  in NumPy's `float64`.
+  NaN lies nowhere. Infinity lies in no interval without `high=inf`, which says that it has a meaning. A
+  number that JAX's floats round to infinity, to 0 or to an open end is refused as that, unless it stays in
+  NumPy's `float64`.
   """
   if isinstance(value, Tracer):
     return
@@ -313,7 +313,8 @@ def check_range(
 
 def _held(known: Any) -> tuple[Any, Any]:
   """Returns numbers with infinity and 0 for those beyond JAX's floats, and rounded, as an open end needs."""
-  (tiny, most), x64 = HELD[bool(jax.config.jax_enable_x64)], jax.config.jax_enable_x64
+  x64 = bool(jax.config.jax_enable_x64)
+  tiny, most = HELD[x64]
   if isinstance(known, int | float):
     if abs(known) > most:
       known = float("inf") if known > 0 else float("-inf")

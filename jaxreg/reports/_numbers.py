@@ -6,8 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit, stdtrit
-from scipy.stats import binom
+from scipy.special import bdtrik, expit, logit, stdtrit
 
 from jaxreg import calibration
 from jaxreg._intervals import QUANTILE, clopper_pearson
@@ -71,8 +70,8 @@ def share(title: str, values: Any, variance: float | None = None) -> Number:
 def mean(title: str, values: Any, weights: np.ndarray) -> Number:
   """Makes the mean over the examples, with the studentised bootstrap interval, which allows some skewness.
 
-  Rare values that the sample lacks are not counted: of values that are large in one of fifty, 30 hold the
-  mean half of the time. It has no interval if all values are equal, or some are not finite.
+  Rare values that the sample lacks are not counted: if one value in fifty is large, the interval of 30 values
+  holds the mean half of the time. It has no interval if all values are equal, or some are not finite.
   """
   values = np.asarray(values, np.float64)
   value, size = float(values.mean()), len(values)
@@ -170,12 +169,13 @@ def ranked(title: str, usual: Any, other: Any) -> Number:
 def passing(title: str, usual: Any, other: Any) -> Number:
   """Makes the share of the other scores at or below the 95 % quantile of the usual ones.
 
-  Of the 5 % that the interval may miss, the quantile, between two of the usual scores, gets a half, and the
-  shares of the others below these two the other half.
+  The interval may miss the share in 5 % of the cases: in 2.5 % the quantile lies outside two of the usual
+  scores, and in 2.5 % the share of the others below these two scores lies outside its own interval.
   """
   usual, other = np.sort(usual), np.sort(other)
   value, size = float(calibration.fpr_at_tpr(usual, other)), len(usual)
-  ranks = binom.ppf([0.0125, 0.9875], size, 0.95).astype(int)  # of usual scores below the true quantile
+  # How many usual scores lie below the true quantile is binomial.
+  ranks = np.ceil(np.nan_to_num(bdtrik([0.0125, 0.9875], size, 0.95))).astype(int)
   thresholds = np.append(np.append(-np.inf, usual), np.inf)[[ranks[0], ranks[1] + 1]]
   least, most = np.searchsorted(other, thresholds, side="right")
   low, _ = clopper_pearson(float(least), len(other), 0.975)

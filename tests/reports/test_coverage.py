@@ -67,6 +67,25 @@ def test_means(size, draw, truth):
 
 
 @pytest.mark.thorough
+def test_what_the_bootstrap_misses():
+  """The limits that the report's page and `mean` name."""
+  rare = lambda rng: np.where(rng.random(30) < 0.02, 5, 0.01 + 0.001 * rng.random(30))
+  weights = resamples(0, 30, 300)
+  assert covered(lambda rng: mean("", rare(rng), weights), 0.02 * 5 + 0.98 * 0.0105) == pytest.approx(
+    0.5, abs=0.1
+  )
+  # Errors proportional to a lognormal target: E[(0.3 t z)^2] = 0.09 E[t^2] = 0.09 e^2.
+  weights = resamples(0, 100, 300)
+
+  def rmse(rng):
+    targets = np.exp(rng.normal(size=100))
+    outputs = targets * (1 + 0.3 * rng.normal(size=100))
+    return bootstrapped(outputs[:, None], targets, (), weights)["rmse"]
+
+  assert covered(rmse, 0.3 * np.e, runs=200) == pytest.approx(0.75, abs=0.1)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(("usual", "other"), [(300, 10), (50, 50), (300, 300), (100, 4)])
 @pytest.mark.parametrize(("shift", "scale"), [(0, 1), (1, 2), (2.476, 1), (3.3, 1)])
 def test_areas_under_the_curve(usual, other, shift, scale):
