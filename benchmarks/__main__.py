@@ -45,6 +45,7 @@ PAGES = (
 )
 NAMES = (
   "steps",
+  "products",
   "dropmax_overhead",
   "group_softmax",
   "replicas",
@@ -71,6 +72,7 @@ NAMED = (
 )  # those that run only if they are named
 PEERS = (
   "steps",
+  "products",
   "flatness",
   "flatness_layer",
   "pyhessian_readme",

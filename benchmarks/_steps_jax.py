@@ -4,6 +4,7 @@ With `--onednn` convolutions are oneDNN's.
 A task is a network's step, or
 
 - `NETWORK, forward`, its prediction of a batch;
+- `NETWORK, products`, its matrix products and convolutions alone, with their gradients;
 - `NETWORK, dispatch`, a program that takes and returns the arrays of the step, and computes nothing;
 - `NETWORK, sums`, the sum of its gradients over the devices.
 """
@@ -15,7 +16,7 @@ import sys
 from functools import partial
 
 from _clock import now
-from _convolutions import NAME, make_convolutions
+from _products import make_products
 from _steps import make_steps
 from jax import block_until_ready, device_put, distributed, jit, lax, random, shard_map  # after `_steps`
 from jax.sharding import NamedSharding, PartitionSpec
@@ -76,9 +77,9 @@ def main() -> None:
 
 
 def make(name):
-  if name == NAME:
-    return make_convolutions()
   network, _, part = name.partition(", ")
+  if part == "products":
+    return make_products(network)
   image, batch_size, fields = FIELDS[network]
   steps = make_steps(image, batch_size, {**COMMON, **fields})
   if part == "forward":

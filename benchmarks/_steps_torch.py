@@ -3,7 +3,8 @@
 A line is `{"task": network, "options": {"number": steps}}`, the answer `{"seconds": s, "notes": {}}`. A step
 is what the trainer's is: a batch of bytes from memory, scaled, for ResNet-20 and the ViT cropped and flipped
 image by image; SGD with momentum; loss and accuracy read. Images are channels-last. With `--compile MODE` the
-network is compiled. The task `NETWORK, forward` is the prediction of a batch that is there.
+network is compiled. The task `NETWORK, forward` is the prediction of a batch that is there,
+`NETWORK, products` the matrix products and convolutions alone, with their gradients.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import sys
 
 import torch
 from _clock import now
-from _convolutions import BATCH, NAME, shapes
+from _products import layers
 from torch import nn
 from torch.nn import functional as F
 
@@ -131,21 +132,29 @@ class Forward(Side):
       self.model(self.x).log_softmax(1)
 
 
-class Convolutions:
-  """Each convolution of ResNet-20 with both gradients; the images need none."""
+class Products:
+  """The matrix products and convolutions of a network with their gradients."""
 
-  def __init__(self):
+  def __init__(self, network):
     self.layers = []
-    for side, inputs, width, stride in shapes():
-      draw = lambda *shape: torch.randn(*shape).to(memory_format=torch.channels_last)
-      x, kernel = draw(BATCH, inputs, side, side), draw(width, inputs, 3, 3)
-      wanted = [kernel.requires_grad_()] + ([x.requires_grad_()] if inputs > 3 else [])
-      out = draw(BATCH, width, side // stride, side // stride)
-      self.layers.append((x, kernel, stride, wanted, out))
+    for layer in layers(network):
+      left, right = torch.randn(layer.left), torch.randn(layer.right)
+      if not layer.equation:  # an image is read as NCHW, a kernel as OIHW, both with channels last
+        left = left.permute(0, 3, 1, 2)
+        right = right.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+      wanted = [right.requires_grad_()] if layer.first else [left.requires_grad_(), right.requires_grad_()]
+      out = torch.randn_like(self.product(layer, left, right))
+      self.layers.append((layer, left, right, wanted, out))
+
+  @staticmethod
+  def product(layer, left, right):
+    if layer.equation:
+      return torch.einsum(layer.equation, left, right)
+    return F.conv2d(left, right, stride=layer.stride, padding=layer.padding)
 
   def step(self):
-    for x, kernel, stride, wanted, out in self.layers:
-      torch.autograd.grad(F.conv2d(x, kernel, stride=stride, padding=1), wanted, out)
+    for layer, left, right, wanted, out in self.layers:
+      torch.autograd.grad(self.product(layer, left, right), wanted, out)
 
 
 SIDES = {
@@ -157,10 +166,10 @@ SIDES = {
 
 
 def make(task, mode):
-  if task == NAME:
-    return Convolutions()
-  network, _, forward = task.partition(", ")
-  return (Forward if forward else Side)(mode, *SIDES[network])
+  network, _, part = task.partition(", ")
+  if part == "products":
+    return Products(network)
+  return (Forward if part else Side)(mode, *SIDES[network])
 
 
 def main():

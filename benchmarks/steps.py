@@ -4,9 +4,8 @@
       [--peer-python PYTHON]
 
 The trainer's whole step with metrics and augmentation; SGD with momentum, batch 128 (LeNet 50). The forward
-pass is that of an evaluation. The convolutions of ResNet-20 alone, with their gradients, are a floor of its
-step. Every contestant is a process of its own, stopped while others run. Every second round has the reverse
-order.
+pass is that of an evaluation. Every contestant is a process of its own, stopped while others run. Every
+second round has the reverse order.
 A ratio is the median over the rounds of a run. Runs are `--pause` seconds apart, because neighbours on the
 machine change within minutes; a cell has the median, the least and the greatest of the runs.
 
@@ -19,7 +18,6 @@ import subprocess
 import sys
 import time
 
-from _convolutions import NAME
 from _peer import Peer
 from _report import Report, flags, ratios, spread
 from _steps import alternate
@@ -31,24 +29,20 @@ UNCHANGED = {"MALLOC_ARENA_TEST": "8"}  # glibc's own default; a setting of the 
 
 def main() -> None:
   parser = flags(__doc__, rounds=7)
-  parser.add_argument("--networks", default=f"MLP,LeNet,ResNet-20,ViT,{NAME}")
+  parser.add_argument("--networks", default="MLP,LeNet,ResNet-20,ViT")
   parser.add_argument("--runs", type=int, default=3)
   parser.add_argument("--pause", type=float, default=900, help="seconds between runs")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   options = parser.parse_args()
   rounds, seconds, number = (2, 0.1, 1) if options.quick else (options.rounds, 0.5, options.runs)
-  tasks = [
-    task
-    for network in options.networks.split(",")
-    for task in ([network] if network == NAME else [network, f"{network}, forward"])
-  ]
+  tasks = [task for network in options.networks.split(",") for task in (network, f"{network}, forward")]
   runs = []
   for run in range(number):
     if run:
       print(f"\npause of {options.pause:.0f} s", flush=True)
       time.sleep(options.pause)
     print(f"\nrun {run + 1} of {number}", flush=True)
-    runs.append(one_run(tasks, options.peer_python, rounds, seconds))
+    runs.append(one_run(tasks, contestants(options.peer_python), rounds, seconds))
 
   report = Report(options.json)
   # The compiler of PyTorch keeps its programs on the disk, so the first run has the time to compile.
@@ -65,14 +59,14 @@ def main() -> None:
   report.close()
 
 
-def one_run(tasks: list[str], python: str, rounds: int, seconds: float) -> dict[str, dict[str, dict]]:
+def one_run(
+  tasks: list[str], peers: dict[str, Peer], rounds: int, seconds: float
+) -> dict[str, dict[str, dict]]:
   """Times each contestant at each task: the seconds of its first call, and of a step in each round."""
-  peers = contestants(python)
   found: dict[str, dict[str, dict]] = {}
   for task in tasks:
-    # A floor needs no second form of either side, and memory matters to training alone.
-    left_out = ("memory", "default", "max-autotune") if task == NAME else ("memory",) if "," in task else ()
-    steppers = {name: peer.stepper(task) for name, peer in peers.items() if not name.endswith(left_out)}
+    # How memory is kept matters to training alone.
+    steppers = {n: peer.stepper(task) for n, peer in peers.items() if not ("," in task and "memory" in n)}
     first = {name: run(1) for name, run in steppers.items()}
     times = alternate(steppers, rounds=rounds, seconds=seconds)
     found[task] = {name: {"first": first[name], "times": times[name]} for name in steppers}
@@ -84,12 +78,12 @@ def one_run(tasks: list[str], python: str, rounds: int, seconds: float) -> dict[
   return found
 
 
-def contestants(python: str) -> dict[str, Peer]:
-  """The processes; those of PyTorch come first, where a Python has it."""
+def contestants(python: str, *, forms: bool = True) -> dict[str, Peer]:
+  """The processes; those of PyTorch come first, where a Python has it. `forms`: compiled, other memory."""
   peers = {}
   if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
     peers["PyTorch"] = Peer(python, "_steps_torch.py")
-    for mode in ("default", "max-autotune"):
+    for mode in ("default", "max-autotune") if forms else ():
       peers[f"PyTorch, {mode}"] = Peer(python, "_steps_torch.py", "--compile", mode)
   else:
     print(f"{python} has no PyTorch: left out; --peer-python names another Python")
@@ -97,7 +91,8 @@ def contestants(python: str) -> dict[str, Peer]:
   if has_onednn():
     peers["jaxreg, onednn=True"] = Peer(sys.executable, "_steps_jax.py", "--onednn", environment=one)
   peers["jaxreg"] = Peer(sys.executable, "_steps_jax.py", environment=one)
-  peers["jaxreg, glibc's memory"] = Peer(sys.executable, "_steps_jax.py", environment=one | UNCHANGED)
+  if forms:
+    peers["jaxreg, glibc's memory"] = Peer(sys.executable, "_steps_jax.py", environment=one | UNCHANGED)
   return peers
 
 
