@@ -73,6 +73,7 @@ NAMED = (
 PEERS = (
   "steps",
   "products",
+  "input",
   "flatness",
   "flatness_layer",
   "pyhessian_readme",

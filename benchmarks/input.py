@@ -1,25 +1,29 @@
 """What the input path costs: images a second of the ImageNet-size pipeline, and whether a step waits for it.
 
-    python benchmarks/input.py [--rounds 7]
+    python benchmarks/input.py [--rounds 7] [--peer-python PYTHON]
 
 First, JPEG files of about 500 x 375 pixels to random crops of 224, by the trainer's own feed: with threads,
-and with one and two worker processes. Then the trainer's step on data that lie on the device, each batch
-through the whole input path, against the step on one batch that is there already, timed alternately in one
-process.
+and with one and two worker processes. If `--peer-python` has torchvision and simplejpeg, these stand beside:
+the loader of torchvision, and a thread that decodes with Pillow, as ours do, or with simplejpeg. Then the
+step of the trainer on data that lie on the device, each batch through the whole input path, against the step
+on one batch that is there already, timed alternately in one process.
 """
 
 import contextlib
-import multiprocessing
-import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from _clock import cpu_seconds
+from _peer import Peer
 from _report import Report, flags, milliseconds, ratios, spread
 from _steps import alternate, made_up
 from PIL import Image
@@ -71,15 +75,6 @@ def make_folder(root: Path, files: int = FILES) -> None:
       folder.mkdir(parents=True, exist_ok=True)
       image = Image.fromarray(np.clip(pixels + 128, 0, 255).astype(np.uint8))
       image.save(folder / f"{i:04d}.jpg", quality=85)
-
-
-def cpu_seconds() -> float:
-  """Of this process and of those it has started, so that it counts what one core does whatever else runs."""
-  ticks = 0
-  for child in multiprocessing.active_children():
-    fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-    ticks += int(fields[11]) + int(fields[12])
-  return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def images_per_second(folder: Path, workers: int, round_number: int) -> tuple[float, float]:
@@ -152,19 +147,44 @@ def make_runs(
   return {name: lambda number, name=name: run(name, number) for name in state}
 
 
+def peers(python: str, folder: str) -> dict[str, Callable[[int], tuple[float, float]]]:
+  """Rates as `images_per_second` has them, if this Python has what the other side needs."""
+  if subprocess.run([python, "-c", "import torchvision, simplejpeg"], capture_output=True).returncode:
+    print(f"{python} has no torchvision or simplejpeg: left out; --peer-python names another Python")
+    return {}
+  peer = Peer(python, "_input_torch.py")
+
+  def rate(task: str, _: int) -> tuple[float, float]:
+    seconds = peer.ask(task, folder=folder, batches=BATCHES)
+    images = BATCHES * BATCH_SIZE
+    return images / seconds, images / peer.notes[task]["cpu"]
+
+  tasks = ("torchvision, 1 worker", "torchvision, 2 workers", "Pillow", "simplejpeg")
+  return {task: partial(rate, task) for task in tasks}
+
+
 def main() -> None:
-  options = flags(__doc__, rounds=7).parse_args()
+  parser = flags(__doc__, rounds=7)
+  parser.add_argument(
+    "--peer-python", default=sys.executable, help="a Python with torchvision and simplejpeg"
+  )
+  options = parser.parse_args()
   rounds, seconds = (1, 0.2) if options.quick else (options.rounds, 1.0)
   report = Report(options.json)
   report.table("input", "JPEG to random crops of 224, by", "images a second", "a second of one core")
-  rates: dict[int, list[tuple[float, float]]] = {0: [], 1: [], 2: []}
   with tempfile.TemporaryDirectory() as folder:
     make_folder(Path(folder))
+    contestants = {
+      "threads": partial(images_per_second, Path(folder), 0),
+      "1 worker": partial(images_per_second, Path(folder), 1),
+      "2 workers": partial(images_per_second, Path(folder), 2),
+      **peers(options.peer_python, folder),
+    }
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for number in range(rounds):
-      for workers, found in rates.items():
-        found.append(images_per_second(Path(folder), workers, number))
-  for workers, found in rates.items():
-    name = f"{workers} worker{'s' * (workers > 1)}" if workers else "threads"
+      for name, rate in contestants.items():
+        rates[name].append(rate(number))
+  for name, found in rates.items():
     columns = [spread(list(values), ".0f") for values in zip(*found, strict=True)]
     report.row(name, *columns, numbers=found)
 
