@@ -86,7 +86,10 @@ def linear(
   for x, w in zip(rows * (len(kernels) // len(rows)), kernels, strict=True):
     if x.ndim < 2 or x.shape != (*lead, w.shape[0]):
       expected = ", ".join(map(str, (*lead, w.shape[0]))) if lead else f"..., {w.shape[0]}"
-      raise ValueError(f"features must have shape ({expected}) for kernel {w.shape}, got {x.shape}")
+      hint = (
+        "; an embedding is [classes, features], so give its transpose" if x.shape[-1] == w.shape[1] else ""
+      )
+      raise ValueError(f"features must have shape ({expected}) for kernel {w.shape}, got {x.shape}{hint}")
   biases = None
   if bias is not None:
     raw_biases = bias if isinstance(bias, tuple) else (bias,)
@@ -99,7 +102,8 @@ def linear(
     check_key(key)
   takes = ["key"] * (key is not None) + ["logits"] * len(kernels) + ["labels"] * len(labels)
   or_key = "" if key is not None else ", or get a key if it is random, by key="
-  form = f"({', '.join(takes)}) -> [examples]{or_key}"
+  or_none = ", and no labels if it is of the logits alone" if labels else ""
+  form = f"({', '.join(takes)}) -> [examples]{or_key}{or_none}"
   check_function(loss, "loss", form, takes=len(takes))
   loss = loss if where is None or _takes_where(loss) else _masked(loss)
   classes = kernels[0].shape[1]

@@ -70,7 +70,8 @@ def concrete_dropout_kl(kernel: ArrayLike, *, rate_logit: ArrayLike, length_scal
 
   Args:
     kernel: kernel of the layer with the dropped inputs, `[..., K, units]`, floating: dense, or a convolution
-      whose input channels are dropped.
+      whose input channels are dropped. Equinox has `[units, K, ...]`: give its `weight.T`, or the
+      `jnp.moveaxis(weight, (0, 1), (-1, -2))` of a convolution.
     rate_logit: `logit p`, a scalar.
     length_scale: `l`, the length scale of the prior on the weights, at least 0.
 

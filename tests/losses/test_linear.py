@@ -279,6 +279,11 @@ def test_memory_does_not_grow_with_examples_times_classes():
     ({"features": X.astype(int)}, TypeError, "features must be floating"),
     ({"features": X[:, :3]}, ValueError, "features must have shape"),
     ({"features": (X, X)}, ValueError, "features must be 1 or as many as the 1 kernels"),
+    (
+      {"kernel": W.T},
+      ValueError,
+      r"for kernel .*; an embedding is \[classes, features\], so give its transpose",
+    ),
     ({"kernel": W[0]}, ValueError, r"kernel must be \[features, classes\]"),
     ({"kernel": ()}, ValueError, "kernel must be an array or a tuple of at least one"),
     ({"bias": BIAS[:3]}, ValueError, "bias must have shape"),
@@ -306,6 +311,11 @@ def test_a_loss_that_returns_its_mean_is_refused():
 def test_a_random_loss_without_a_key_is_refused():
   with pytest.raises(TypeError, match=r"\(logits, logits, logits, labels\) .* get a key if it is random"):
     losses.linear(losses.dropmax, X, (W, W, W), LABELS)
+
+
+def test_labels_of_a_loss_of_the_logits_alone_are_refused():
+  with pytest.raises(TypeError, match="and no labels if it is of the logits alone"):
+    losses.linear(losses.z_loss, X, W, LABELS)
 
 
 def test_a_loss_of_ones_own_needs_no_where():
