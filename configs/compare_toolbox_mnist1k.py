@@ -1,4 +1,4 @@
-"""Eighty regularizers side by side on 1000 MNIST images, five seeds each.
+"""Over eighty regularizers side by side on 1000 MNIST images, five seeds each.
 
 Command: python run.py --config configs/compare_toolbox_mnist1k.py --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:flipped --config.data.idx.path=DIR

@@ -52,7 +52,8 @@ def ece_bins(
   `width` has equally wide bins. Their sums merge by addition: the ECE of a batch is biased, and a mean of
   batch ECEs is not the ECE. `classwise` has such bins of each class's probability instead of the largest one,
   `correct` then counts the examples of the class, and the mean of `ece` is the classwise ECE. `mass` has bins
-  of equal mass, for the adaptive ECE; an example of weight `w` counts as `w` examples. Its edges depend on
+  of equal mass, for the adaptive ECE; an example of weight `w` counts as `w` examples, all in the bin of
+  their middle. Its edges depend on
   all predictions, so its sums do not merge: the whole set must be given at once. Equal confidences may fall
   into several of its bins, in their given order, and every device sorts all confidences.
 
