@@ -134,8 +134,7 @@ class Streamed(HostLoops):
     if not counts:
       raise ValueError("data must have at least one batch each time it is iterated, got none")
     count = math.fsum(map(float, counts))
-    if not count > 0:
-      raise ValueError(f"data must have examples that count in the loss, got the count {count:g}")
+    _check_count(count)
     return self.finished(_end_sum(layout(like), *running, count))
 
   def batches(self) -> Iterator[Batch]:
@@ -152,12 +151,15 @@ class Streamed(HostLoops):
 
   @functools.cached_property
   def only_batch(self) -> Any:
-    """The result of `_linearized` if the data are one batch in memory, else None."""
+    """The linear function of `_linearized` if the data are one batch in memory, else None."""
     if not (self.shared and isinstance(self.data, list) and len(self.data) == 1):
       return None
     if num_examples(self.data[0]) > (self.chunk_size or math.inf):
       return None
-    return self.finished(_linearized(self._on_batch(placed(self.data[0], self.mesh))))
+    linear, count = self.finished(_linearized(self._on_batch(placed(self.data[0], self.mesh))))
+    if count is not None:
+      _check_count(float(count))
+    return linear
 
   def finished(self, value: Any) -> Any:
     """Waits for a program over several devices: on a CPU two that run at once may wait for each other."""
@@ -261,11 +263,20 @@ def _numbered(operator: Operator, number: Array | int) -> Operator:
 
 
 @jax.jit
-def _linearized(operator: Operator) -> Callable[[Vector], Vector]:
-  """Computes what all products share, such as activations and gradients; the rest is a linear function."""
+def _linearized(operator: Operator) -> tuple[Callable[[Vector], Vector], Array | None]:
+  """Computes what all products share, such as activations and gradients; the rest is a linear function.
+
+  Also returns how many examples count in the loss, None for all of the batch.
+  """
   operator = _numbered(operator, 0)
   zeros = tuple(jnp.zeros_like(x) for x in operator.leaves)
-  return jax.linearize(operator.product, zeros)[1]
+  _, linear, count = jax.linearize(operator.product_and_count, zeros, has_aux=True)
+  return linear, count
+
+
+def _check_count(count: float) -> None:
+  if not count > 0:
+    raise ValueError(f"data must have examples that count in the loss, got the count {count:g}")
 
 
 @partial(jax.jit, static_argnums=0)

@@ -99,9 +99,10 @@ def test_a_fisher_matrix_counts_every_example():
 def test_data_without_an_example_that_counts_are_refused():
   params, (batch, _) = nets.make_params(), data()
   none = {**batch, "where": jnp.zeros(len(WHERE), bool)}
-  curvature = flatness.Curvature(loss_fn, params, in_batches(none), mask="Dense_2/bias")
-  with pytest.raises(ValueError, match="data must have examples that count in the loss, got the count 0"):
-    curvature(jnp.ones(3))
+  for batches in (in_batches(none), none):
+    curvature = flatness.Curvature(loss_fn, params, batches, mask="Dense_2/bias")
+    with pytest.raises(ValueError, match="data must have examples that count in the loss, got the count 0"):
+      curvature(jnp.ones(3))
 
 
 @pytest.mark.thorough
