@@ -120,6 +120,7 @@ class Composed:
       return Pass(_sum(data), aux)
 
     view = View(params, batch, key, step, weights, _sum(data), aux, again, batch)
+    counted_alone: Metrics = {}
     for name, term in self.terms.items():
       if isinstance(term, Perturbation):
         continue
@@ -132,9 +133,12 @@ class Composed:
         term_weights = weights if term.weights_fn is None else check_weights(term.weights_fn(batch))
         own = dataclasses.replace(view, batch=_with_labels(batch, term_weights))
         value = check_floating(function(None if key is None else named(key, name), own), f"the term {name}")
-      metrics[name] = _entry(jnp.multiply(weight, wide(value)), term_weights, count, name)
+      value = jnp.multiply(weight, wide(value))
+      metrics[name] = _entry(value, term_weights, count, name)
+      if term_weights is not None and term_weights is not weights and value.ndim:
+        counted_alone[name] = weighted(value, term_weights)
     total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
-    return {**metrics, "loss": (total, count)}
+    return {**metrics, **counted_alone, "loss": (total, count)}
 
   def _perturbed(self, batch: Batch, key: Key | None, step: ArrayLike | None) -> Batch:
     """Applies the perturbations that are drawn once per batch."""
@@ -248,7 +252,9 @@ def compose(
   weights differ, weight the average by the counts in the metrics. With `pmap`, and in `jax.shard_map` with
   `check_vma=False`, that is `jax.lax.pmean(jax.grad(composed)(params, batch), "data")`. `shard_map` as it is
   by default sums the gradients of shared parameters itself: there, differentiate the mean over the devices,
-  `jax.grad(lambda params: jax.lax.pmean(composed(params, batch), "data"))`.
+  `jax.grad(lambda params: jax.lax.pmean(composed(params, batch), "data"))`. A term with a `weights_fn` of its
+  own has its own sum and count in the metrics. Where these are not in proportion to the counts of the loss,
+  `compose` it apart, and weight its gradients by its counts.
 
   Args:
     loss_fn: `(params, batch, *, key) -> loss`. The loss is a scalar, or one value per example, `[batch]`,

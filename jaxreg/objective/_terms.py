@@ -80,7 +80,8 @@ def example_term(
     function: `(key, view, **options) -> [batch]`, or `-> scalar` if the term is not a mean over examples. The
       `View` has the batch, the outputs of the loss's forward pass, and `again` for further passes.
     weight: at least 0: a number, a traced array, or a schedule `step -> weight`.
-    weights_fn: `batch -> [batch]`, the weights of the term's examples; default: the objective's weights.
+    weights_fn: `batch -> [batch]`, the weights of the term's examples; default: the objective's weights. See
+      `compose` on gradients of several parts.
     **options: options of the function, by name; a callable one is a schedule, except `mask`.
 
   Returns:

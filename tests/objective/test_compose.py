@@ -343,11 +343,18 @@ def test_a_term_may_count_other_examples_than_the_loss(x64):
   composed = compose(
     loss_fn, terms, has_aux=True, with_metrics=True, weights_fn=lambda batch: batch["labelled"]
   )
-  loss, (_, metrics) = composed(params, {**batch, "labelled": jnp.asarray(labelled, float)})
+  batch["labelled"] = jnp.asarray(labelled, float)
+  loss, (_, metrics) = composed(params, batch)
   nll, hidden, _ = np_nll(params, batch["inputs"], batch["labels"])
   sparse = BETA * np.abs(hidden).sum(-1).mean()
   np.testing.assert_allclose(loss, nll[:3].mean() + sparse, rtol=1e-12)
-  np.testing.assert_allclose(metrics["sparse"], (3 * sparse, 3), rtol=1e-12)
+  np.testing.assert_allclose(metrics["sparse"], (8 * sparse, 8), rtol=1e-12)
+  np.testing.assert_allclose(metrics["loss"], (3 * loss, 3), rtol=1e-12)
+  # Parts with 2, 1 and no labels: each term's sums and counts add up.
+  parts = [jax.tree.map(lambda x, rows=rows: x[rows], batch) for rows in (slice(2), slice(2, 5), slice(5, 8))]
+  found = [composed(params, part)[1][1] for part in parts]
+  for name in ("data", "sparse"):
+    np.testing.assert_allclose(np.sum([each[name] for each in found], axis=0), metrics[name], rtol=1e-12)
 
 
 @pytest.mark.thorough
