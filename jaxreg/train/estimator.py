@@ -77,6 +77,11 @@ class Estimator(BaseEstimator):
   def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
     """Trains on examples `[n, ...]`, with classes, yes-or-no labels `[n, labels]` or numbers as `y`."""
     X, y = self._arrays(X, y)
+    weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+    if weights is not None:
+      if weights.shape != y.shape[:1] or not weights.any():
+        raise ValueError(f"sample_weight must be [{len(y)}] and not all 0, got shape {weights.shape}")
+      X, y, weights = (x[weights != 0] for x in (X, y, weights))
     predicts = self._predicts
     has_names = predicts not in NUMBERS and (y.ndim == 1 or y.shape[1] == 1)
     if has_names:
@@ -87,9 +92,6 @@ class Estimator(BaseEstimator):
     else:
       y = np.asarray(y, np.float64 if predicts in NUMBERS else np.int64)
       y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
-    weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-    if weights is not None and (weights.shape != y.shape[:1] or not weights.any()):
-      raise ValueError(f"sample_weight must be [{len(y)}] and not all 0, got shape {weights.shape}")
     train_part, held_out = hold_out(Split(X, y, weights), self.config.data.validation_fraction)
     arrays: dict[str, Any] = {"x_train": train_part.inputs, "y_train": train_part.labels}
     arrays |= {f"{axis}_{part}": value for part in ("val", "test") for axis, value in _pair(held_out)}

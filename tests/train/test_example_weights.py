@@ -15,6 +15,7 @@ from jaxreg.train.assemble.load_data import make_order, used_part
 from jaxreg.train.data import sources
 from jaxreg.train.data.batches import Balanced
 from jaxreg.train.data.dataset import Split
+from jaxreg.train.finished.loss import whole_batch
 from jaxreg.train.run import manifest
 
 QUIET = {"model.MLP.dropout_rate": 0.0, "method.name": "softmax"}
@@ -147,6 +148,7 @@ def weighted_file(path, weights, *, rows=slice(None)):
 def test_examples_of_weight_0_or_2_are_left_out_or_doubled(tmp_path, light_runs, resident_gib):
   """Gradient descent on the whole set: weights of an npz file against a file with other rows."""
   weights = np.random.default_rng(1).integers(0, 3, 48)
+  weights[weights.argmin()] = 2  # an even number of rows counts, for two devices
   rows = np.repeat(np.arange(48), weights)
   fields = {
     **QUIET,
@@ -158,7 +160,7 @@ def test_examples_of_weight_0_or_2_are_left_out_or_doubled(tmp_path, light_runs,
   ends = {}
   for name, given, taken in (("weighted", weights, slice(None)), ("rows", None, rows)):
     file = weighted_file(tmp_path / f"{name}.npz", given, rows=taken)
-    size = 48 if given is not None else len(rows)
+    size = len(rows) if given is None else int((given > 0).sum())
     config = runs.make_config({**fields, "data.npz.path": file, "batch_size": size})
     train.train(config, tmp_path / name)
     ends[name] = runs.final_state(tmp_path / name)["params"]
@@ -206,6 +208,36 @@ def test_evaluation_does_not_read_the_weights(tmp_path, light_runs):
   with np.load(tmp_path / "a.npz") as arrays:
     wrong = train.load(tmp_path / "run")(arrays["x_train"]).argmax(-1) != arrays["y_train"]
   assert found["train/error"] == pytest.approx(wrong.mean())
+
+
+@pytest.mark.parametrize("kind", ["classes", "several labels", "numbers"])
+def test_rows_that_teach_nothing_are_no_training_examples(tmp_path, kind):
+  """BatchNorm would see them, and a part held out for validation would measure their labels."""
+  rng = np.random.default_rng(0)
+  x, numbers = rng.normal(size=(60, 5)), rng.normal(size=(60, 2))
+  y = {"classes": np.arange(60) % 3, "several labels": (numbers > 0).astype(int), "numbers": numbers}[kind]
+  counts, weights = np.arange(40) % 4 > 0, np.ones(40)
+  y[:40][~counts] = {"classes": 10**6, "several labels": -1, "numbers": np.nan}[kind]
+  weights[~counts] = kind != "classes"
+  parts = {"x_test": x[40:], "y_test": y[40:]}
+  np.savez(tmp_path / "all.npz", x_train=x[:40], y_train=y[:40], weights_train=weights, **parts)
+  np.savez(tmp_path / "counting.npz", x_train=x[:40][counts], y_train=y[:40][counts], **parts)
+  found, right = (
+    runs.read_source("npz", path=str(tmp_path / f"{name}.npz"), validation_fraction=0.2).checked()
+    for name in ("all", "counting")
+  )
+  assert found.num_classes == right.num_classes
+  for ours, theirs in zip(found.splits().values(), right.splits().values(), strict=True):
+    np.testing.assert_array_equal(ours.inputs, theirs.inputs)
+    np.testing.assert_array_equal(ours.labels, theirs.labels)
+
+
+def test_the_loss_of_a_run_weighs_its_examples():
+  """So do the eigenvalues and traces of its report."""
+  labels, weights = np.array([0, 1, 2, 1]), np.array([1.0, 3.0, 0.5, 2.0])
+  losses = np.array([0.3, 0.7, 2.0, 1.1])
+  batch = whole_batch(Split(np.ones((4, 2)), labels, weights))
+  assert (losses * batch["weights"]).mean() == pytest.approx(np.average(losses, weights=weights))
 
 
 @pytest.mark.parametrize("numbers", [False, True])

@@ -15,7 +15,7 @@ from jaxreg.augment._mixup import partners
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.finished.measures import HELD_OUT, SPLIT_ALONE, Predicted, _remarks
+from jaxreg.train.finished.measures import HELD_OUT, SPLIT_ALONE, Predicted, _conformal_risk, _remarks
 from jaxreg.train.methods.yes_or_no import predict_binary
 from jaxreg.train.run import manifest
 from jaxreg.train.step.batch import make_examples
@@ -185,6 +185,19 @@ def test_measures_leave_out_what_is_not_known():
   assert found["f1_micro"] == pytest.approx(sklearn.f1_score(labels[known], z[known] >= 0))
 
 
+def test_conformal_risk_leaves_out_examples_without_a_known_label():
+  rng = np.random.default_rng(0)
+  z = rng.normal(size=(2, 400, 3))
+  labels = (rng.random(z.shape) < expit(z)).astype(int)
+  log_probs = np.log(np.stack([expit(-z), expit(z)], -1))
+  some = [Predicted(*pair, jax.random.key(0)) for pair in zip(log_probs[:, ::2], labels[:, ::2])]
+  labels[:, 1::2] = -1
+  all_of_them = [Predicted(*pair, jax.random.key(0)) for pair in zip(log_probs, labels)]
+  found, right = (_conformal_risk(*each, 0.1) for each in (all_of_them, some))
+  for name, value in right.items():
+    assert float(found[name]) == pytest.approx(float(value))
+
+
 def test_saturated_predictions_are_ranked_by_their_log_odds():
   """The area by a count of all pairs in float64; as probabilities in float32, all of these are 1."""
   z, labels = np.array([20.0, 30, 40, 50, 60, 70, 80, 90, 25]), np.array([0, 0, 1, 0, 1, 1, 1, 1, 1])
@@ -254,6 +267,8 @@ def test_a_split_without_a_known_label_is_refused(tmp_path, name):
   fields = {**OWN, "data.npz.path": str(tmp_path / "a.npz")}
   with pytest.raises(train.RunError, match=rf"^data\.npz: split {name}: no label is known, all are -1$"):
     train.train(runs.make_config(fields), tmp_path / "run")
+  if name == "train":  # the limit is of training examples with a known label
+    return
   labels[name][20:] = 1  # beyond the examples that are kept
   np.savez(tmp_path / "a.npz", **parts, **{f"y_{part}": each for part, each in labels.items()})
   with pytest.raises(train.RunError, match=rf"^data\.subset: split {name}: no label is known in the 20 ex"):

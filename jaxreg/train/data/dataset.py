@@ -175,8 +175,10 @@ class Split:
     return Split(self.inputs[index], self.labels[index], weights)
 
   def counting(self) -> "Split":
-    """Returns the examples whose weight is not 0."""
-    return self if self.weights is None or self.weights.all() else self.take(self.weights > 0)
+    """Returns the examples that have a known label and a weight other than 0: the others teach nothing."""
+    counts = known(self.labels).reshape(len(self), -1).any(axis=1)
+    counts &= self.weights is None or self.weights > 0
+    return self if counts.all() else self.take(counts)
 
   def joined(self, other: "Split") -> "Split":
     """Concatenates these examples and the examples of `other`."""
@@ -282,7 +284,7 @@ class Dataset:
     That happens in float64 on the host, so that a feature may have any unit and any offset. The features are
     divided by no scale any more.
     """
-    mean, std = moments(self.train.counting().inputs)
+    mean, std = moments(self.train.inputs)
     splits = {
       name: dataclasses.replace(split, inputs=standardize(split.inputs, mean, std))
       for name, split in self.splits("rest").items()
@@ -319,10 +321,9 @@ class Dataset:
   def describe(self) -> DataSpec:
     """Returns what a work directory keeps of the data."""
     inputs, labels = self.train.inputs, self.train.labels
-    counting = self.train.counting().labels
     splits = self.splits("unlabelled")
     one_class = self.num_classes and labels.ndim == 1
-    label_mean, label_std = ((), ()) if self.num_classes else moments(counting.reshape(len(counting), -1))
+    label_mean, label_std = ((), ()) if self.num_classes else moments(labels.reshape(len(labels), -1))
     return DataSpec(
       input_shape=inputs.shape[1:],
       input_dtype=str(inputs.dtype),
@@ -340,14 +341,16 @@ class Dataset:
       model=self.model,
       class_names=self.class_names,
       input_names=self.input_names,
-      class_counts=tuple(np.bincount(counting, minlength=self.num_classes).tolist()) if one_class else (),
+      class_counts=tuple(np.bincount(labels, minlength=self.num_classes).tolist()) if one_class else (),
       crc32={name: _crc32(split) for name, split in splits.items()},
     )
 
   def checked(self) -> "Dataset":
-    """Returns the data set if every split can be trained on."""
+    """Returns the training examples that count, and the other splits, if every split can be trained on."""
     for name, split in self.splits().items():
       split.check(name)
+    self = dataclasses.replace(self, train=self.train.counting())
+    for name, split in self.splits().items():
       if problem := self._problem(split):
         raise ArgumentError("", f"split {name}: {problem}")
     several = () if is_tokens(self.train.inputs.dtype) else self.train.labels.shape[1:]
@@ -475,7 +478,7 @@ def scale_remark(
 
   `scale` and `standardize` name what divides the inputs, and what standardises the features.
   """
-  inputs = data.train.counting().inputs
+  inputs = data.train.inputs
   if data.scale != 1 or data.mean or isinstance(inputs, Images) or is_tokens(inputs.dtype):
     return ""
   top = float(inputs.max())

@@ -162,7 +162,7 @@ def npz(
   """Reads your arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
 
   Labels are integers `[n]` from 0, or `[n, labels]`, each 0 or 1 for no or yes, or -1 if it is not known. Or
-  they are floating numbers, `[n]` or `[n, targets]`, where NaN is not known. A text array `class_names` may
+  they are floating numbers, `[n]`, or `[n, targets]`, where NaN is not known. A text array `class_names` may
   name the classes, or the labels. Numbers `weights_train` `[n]` of at least 0 weigh the training examples in
   the loss.
 
@@ -195,6 +195,7 @@ def npz(
   splits["train"] = dataclasses.replace(splits["train"], weights=arrays.get("weights_train"))
   train, test = splits["train"], splits["test"]
   train.check("train")
+  train = train.counting()
   check_apart(train, test=test)
   if train.has_numbers:
     num_classes = 0
@@ -211,7 +212,7 @@ def npz(
   data = Dataset(train, val, test, num_classes, scale, class_names=names, remarks=remarks)
   if train.inputs.dtype == np.float64:
     return data.standardized()
-  mean, std = moments(train.counting().inputs / scale) if standardize else ((), ())
+  mean, std = moments(train.inputs / scale) if standardize else ((), ())
   return dataclasses.replace(data, mean=mean, std=std)
 
 

@@ -646,6 +646,8 @@ def _check_weights(rows: Rows, name: str) -> None:
     got = "no value" if value is None or value != value else _shown(value)
     where = rows.where(column[~right].index[0])
     raise ArgumentError("weights", f"{where}: column {name!r} must have a number of at least 0, got {got}")
+  if not column.any():
+    raise ArgumentError("weights", f"column {name!r} must not be 0 in all rows")
 
 
 def make_dataset(
@@ -663,6 +665,8 @@ def make_dataset(
   check_named(train.frame, labels=target, weights=weighed)
   if weights:
     _check_weights(train, weights)
+    train = train.take(np.flatnonzero(train.frame[weights]))  # the others teach nothing
+    parts = {**parts, "train": train}
   labels = fit_labels(train, target, label_kind)
   parts = _divided(parts, labels, validation_fraction)
   train = parts["train"]
@@ -672,8 +676,7 @@ def make_dataset(
     others = train.frame.columns.drop([*target, *weighed])
     if others.empty:
       raise ArgumentError("", "the table has no column for inputs besides its labels")
-    counting = train.frame if not weights else train.frame[train.frame[weights] > 0]
-    columns = fit_columns(counting[others], text)
+    columns = fit_columns(train.frame[others], text)
     inputs = {part: encode(columns, rows.frame) for part, rows in parts.items()}
   splits = {part: Split(inputs[part], labels.encode(rows)) for part, rows in parts.items()}
   if weights:

@@ -86,13 +86,10 @@ def laplace_measures(
     return tuple(np.concatenate(x)[: len(source)] for x in zip(*jax.device_get(parts), strict=True))
 
   train, weights = whole("train"), sources["train"].split.weights
-  own = np.ones(len(train[0])) if weights is None else weights  # an evaluation does not read them
-  if other := [weight for weight in np.unique(own) if weight not in (0, 1)]:
+  if weights is not None and (other := weights[weights != 1]).size:
     raise RunError(
       f"evaluate.measures: laplace needs training examples of weight 0 or 1, got {other[0]:g}; leave it out"
     )
-  counts = train[2].reshape(len(train[2]), -1).any(axis=1) & (own > 0)
-  train = tuple(x[counts] for x in train)  # examples of weight 0 have no curvature
   noise = _noise(train) if isinstance(program.target, Numbers) else None
   try:
     posterior = ensembles.laplace(

@@ -15,7 +15,7 @@ def make_losses_fn(program: Program, model_state: ModelState) -> Callable[..., A
   """Builds `losses_fn(params, batch, *, key) -> [examples]`: the method's loss, without terms and penalties.
 
   With `key=None` nothing is dropped, and BatchNorm uses its running averages. An example's loss is the
-  weighted sum over its labels.
+  weighted sum over its labels; weights of classes have no part in it.
   """
 
   def losses_fn(params: Params, batch: Batch, *, key: Key | None) -> Array:
@@ -39,12 +39,14 @@ def make_loss_fn(program: Program, model_state: ModelState) -> LossFn:
 
 
 def whole_batch(split: Split, standard: Standard | None = None) -> dict[str, np.ndarray]:
-  """Returns all examples of a split as one batch, with weights such that each label counts equally.
+  """Returns all examples of a split as one batch, with weights for the mean over its labels.
 
-  The mean over the batch, or over any part of it, weighs each label equally, so an example with more tokens
-  has more weight. An unknown label has none. `standard` standardises
-  labels that are numbers.
+  The mean over the batch, or over any part of it, weighs each label by the weight of its example, so an
+  example with more tokens has more weight. An unknown label has none. `standard` standardises labels that are
+  numbers.
   """
   batch = {"inputs": np.asarray(split.inputs), "labels": Source(split, {}, standard).targets()["labels"]}
   counts = known(batch["labels"])
+  if split.weights is not None:
+    counts = counts * split.weights.reshape(-1, *[1] * (counts.ndim - 1))
   return {**batch, "weights": (counts * (len(counts) / counts.sum())).astype(np.float32)}

@@ -174,17 +174,17 @@ def _interval_per_target(shown: Predicted) -> list[tuple[np.ndarray, ...]]:
 
 def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   """Measures the mean share of an example's labels that its set misses, and the mean size of the sets."""
-  (ours, costs), (theirs, theirs_costs) = (_label_costs(each) for each in (shown, held_out))
-  sets = ours <= calibration.conformal_risk_threshold(theirs, theirs_costs, alpha=alpha)
+  (ours, costs), calibrating = (_label_costs(each) for each in (shown, held_out))
+  sets = ours <= calibration.conformal_risk_threshold(*calibrating, alpha=alpha)
   missed = np.where(sets, 0, costs).sum(axis=-1).mean()
   return {"conformal_risk_missed": missed, "conformal_risk_size": np.sum(sets, axis=-1).mean()}
 
 
 def _label_costs(shown: Predicted) -> tuple[np.ndarray, np.ndarray]:
-  """Returns scores of the labels, `[n, labels]`, and costs that add up to the false negative rate."""
-  number = len(shown.labels)
-  scores = np.asarray(calibration.conformal_scores(shown.log_probs))[..., 1].reshape(number, -1)
-  yes = np.float32(shown.labels.reshape(number, -1) == 1)
+  """Returns scores `[n, labels]` where a label is known, and costs that add up to the false negative rate."""
+  where = shown.where.reshape(len(shown.labels), -1).any(axis=1)
+  scores = np.asarray(calibration.conformal_scores(shown.log_probs))[where, ..., 1].reshape(where.sum(), -1)
+  yes = np.float32(shown.labels[where].reshape(where.sum(), -1) == 1)
   return scores, yes / np.maximum(yes.sum(axis=-1, keepdims=True), 1)
 
 

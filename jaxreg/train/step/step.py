@@ -37,8 +37,8 @@ def make_objective(
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
   A batch has stored `inputs` `[batch, ...]`, `labels` `[batch]` and perhaps `weights` `[batch]`. An example
-  of weight 0 has no effect. Label -1 means no label. Labels and weights of sequences are
-  `[batch, length]`, and a label of weight 0 has no effect.
+  of weight 0 has no effect, but is an example of zeros for the statistics of batches. Label -1 means no
+  label. Labels and weights of sequences are `[batch, length]`, and a label of weight 0 has no effect.
 
   The loss is the weighted mean of the forward pass's terms plus the `regularizers`. Every term is a metric.
   `scale` divides the inputs. `class_weights` `[classes]` multiply the weights of the examples in the loss.
