@@ -19,9 +19,9 @@ def learned_dropout(params: Params, *, length_scale: ArrayLike = 1.0) -> Array:
     \sum_{l:\ \alpha_l} \mathrm{KL}_{\text{variational}}(\alpha_l)
 
   A leaf `rate_logit` belongs to concrete dropout on the inputs of the `kernel` of the same layer, as in
-  `models.Dense`. A leaf `log_alpha` belongs to variational dropout: it counts once per input,
-  because the weights that read an input share its noise. With a mean loss, the weight of this penalty is 1
-  over the number of training examples.
+  `models.Dense`; for layers of Equinox see `noise.concrete_dropout_kl`. A leaf `log_alpha` belongs to
+  variational dropout: it counts once per input, because the weights that read an input share its noise. With
+  a mean loss, the weight of this penalty is 1 over the number of training examples.
 
   Args:
     params: any pytree; layers without such leaves cost nothing.
