@@ -133,14 +133,30 @@ def test_what_a_column_of_labels_holds(tmp_path, values, options, expected):
 
 def test_several_labels_and_weights(tmp_path):
   columns = {"x": np.arange(40) / 7, "a": [0, 1] * 20, "b": ["", *[1] * 18, *[0] * 21], "w": np.arange(40)}
+  columns["w"][1] = 0  # the first row counts, the second does not
+  columns["w"][0] = 40
   file = write(tmp_path / "a.csv", columns)
   data = load(path=file, labels=("a", "b"), weights="w")
   every = np.concatenate([split.labels for split in data.splits().values()])
   assert (data.num_classes, data.class_names, data.input_names) == (2, ("a", "b"), ("x",))
-  assert ((every == -1).sum(), (every[:, 1] == 1).sum()) == (1, 18)
-  np.testing.assert_allclose(data.train.weights, unscaled(data, data.train)[:, 0] * 7, rtol=1e-5, atol=1e-5)
+  assert ((every == -1).sum(), (every[:, 1] == 1).sum()) == (1, 17)
+  rows = (unscaled(data, data.train)[:, 0] * 7).round().astype(int)
+  np.testing.assert_array_equal(data.train.weights, columns["w"][rows])
   numbers = load(path=file, labels=("a", "w"))
   assert (numbers.num_classes, numbers.train.labels.shape[1]) == (0, 2)
+
+
+def test_rows_of_weight_0_are_in_no_split(tmp_path):
+  """What they hold is no class, no part of a mean and no example of a split that is held out."""
+  columns = {"x": np.arange(40.0), "label": ["a", "b"] * 20, "w": np.ones(40)}
+  columns["w"][::7], columns["x"][::7], columns["label"][::7] = 0, 1e6, ["?"] * 6
+  data = load(path=write(tmp_path / "a.csv", columns), weights="w")
+  assert data.class_names == ("a", "b")
+  inputs = np.concatenate([unscaled(data, split)[:, 0] for split in data.splits().values()])
+  np.testing.assert_allclose(np.sort(inputs), [x for x in range(40) if x % 7], rtol=1e-5)
+  columns["w"][:] = 0
+  with pytest.raises(train.RunError, match=r"^data\.csv\.weights: column 'w' must not be 0 in all rows$"):
+    load(path=write(tmp_path / "b.csv", columns), weights="w")
 
 
 GOOD = {"x": np.arange(40) / 7, "y": np.arange(40) / 3, "label": ["a", "b"] * 20}

@@ -77,8 +77,8 @@ def csv(
     path: the file of the training examples.
     val, test: files for validation and test, with the same columns. Without `test`, a fifth of the training
       rows is for the test, and without `val` `validation_fraction` of the others for validation.
-    labels: the column of the labels, or several; empty for the last column. Several are each 0, 1 or missing,
-      or numbers.
+    labels: the column of the labels, or several; empty for the last one besides `weights`. Several are each
+      0, 1 or missing, or numbers.
     label_kind: what a column of labels holds. `auto`: texts, True and False, and few different integers are
       classes, other numbers are numbers.
     weights: the column of the training examples' weights in the loss; "" weighs all alike.
@@ -122,7 +122,13 @@ def csv(
     left_out = left_out or ", ".join([*leave_out, *odd])
   names = parts["train"].frame.columns
   data = make_dataset(
-    parts, labels or tuple(names[-1:]), label_kind, weights, text, validation_fraction, left_out
+    parts,
+    labels or tuple([name for name in names if name != weights][-1:]),
+    label_kind,
+    weights,
+    text,
+    validation_fraction,
+    left_out,
   )
   if 2 * names.str.fullmatch(FRACTION).sum() <= len(names):
     return data
