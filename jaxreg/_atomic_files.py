@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 SCHEME = "gs://"
 
@@ -49,6 +49,18 @@ def read_bytes(file: Any) -> bytes:
   """Reads a file that is no pipe or device."""
   check_no_pipe(file)
   return file.read_bytes()
+
+
+def open_in_place(file: Any, mode: str) -> IO[Any]:
+  """Opens a file of this disk to write in its place, unless it is a pipe, a device or a link."""
+  check_no_pipe(file)
+  try:
+    return open(file, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+  except OSError as error:
+    if error.errno != errno.ELOOP:
+      raise
+    # A link may lead to any file of the user.
+    raise OSError(f"{os.fspath(file)} is a link, not a file; remove it") from error
 
 
 @contextlib.contextmanager

@@ -135,6 +135,20 @@ WAITS = [
 ]
 
 
+@pytest.mark.usefixtures("light_runs")
+@pytest.mark.parametrize("name", ["lock", "stacks-0.txt"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_in_the_place_of_a_file_that_is_written_in_place(name, exists, finished_copy, tmp_path):
+  mine = tmp_path / "mine"
+  if exists:
+    mine.write_text("precious")
+  (finished_copy / name).unlink(missing_ok=True)
+  (finished_copy / name).symlink_to(mine)
+  with pytest.raises((train.RunError, OSError), match=f"{name} is a link, not a file; remove it"):
+    longer(finished_copy)
+  assert (mine.read_text() if mine.exists() else None) == ("precious" if exists else None)
+
+
 @pytest.fixture
 def no_wait():
   """Fails a test that waits."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils.epath import Path
 
-from jaxreg._atomic_files import check_no_pipe, in_bucket
+from jaxreg._atomic_files import in_bucket, open_in_place
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.step.state import States
 from jaxreg.typing import Array, PyTree
@@ -132,8 +132,7 @@ class Watchdog:
       self._stream = tempfile.NamedTemporaryFile()
       threading.Thread(target=self._copy, args=(self._stream.name,), daemon=True).start()
     else:
-      check_no_pipe(self._file)
-      self._stream = open(self._file, "wb")
+      self._stream = open_in_place(self._file, "wb")
     self.alive()
     return self
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from etils.epath import Path
 
-from jaxreg._atomic_files import check_no_pipe, in_bucket, read_bytes
+from jaxreg._atomic_files import in_bucket, open_in_place, read_bytes
 from jaxreg.train.errors import NothingToSave, RunError, one_line
 
 SLOW = 30  # seconds for which another machine may keep an old view of a folder on NFS
@@ -36,8 +36,7 @@ def locked(workdir: Path, say: Callable[[str], None] = lambda line: None) -> Ite
       if in_bucket(workdir):
         held.enter_context(_leased(workdir, token, say))
       else:
-        check_no_pipe(workdir / "lock")
-        stream = held.enter_context(open(workdir / "lock", "a"))
+        stream = held.enter_context(open_in_place(workdir / "lock", "a"))
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         stream.truncate(0)
         stream.write(token)
