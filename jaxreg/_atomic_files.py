@@ -97,9 +97,13 @@ def write_bytes(file: Any, content: bytes) -> None:
     stream.write(content)
 
 
-def write_text(file: Any, text: str) -> None:
-  """Writes a text in UTF-8 as `replaced` does."""
-  write_bytes(file, text.encode())
+def write_text(file: Any, text: str, *, errors: str = "backslashreplace") -> None:
+  r"""Writes a text in UTF-8 as `replaced` does.
+
+  A file's name may have bytes that are not UTF-8. They are written as `\udc..`, or, with
+  `errors="surrogateescape"`, as they are, so that the name still leads to its file.
+  """
+  write_bytes(file, text.encode(errors=errors))
 
 
 def write_json(file: Any, value: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxreg._atomic_files import write_bytes
+from jaxreg._atomic_files import write_bytes, write_text
 from jaxreg._extras import needs
 from jaxreg.reports._figures import DRAWN
 from jaxreg.reports._store import FIGURES, PAGE, Table, below, number_of
@@ -64,7 +64,7 @@ def write_page(folder: Path, cards: Cards, title: str, drawn: dict[str, Table], 
     "about": first["about"],
   }
   page = template.render(**words, seeds=seeds, sections=sections, **first_table)
-  write_bytes(folder / PAGE, page.encode())
+  write_text(folder / PAGE, page)
 
 
 def _section(folder: Path, name: str, cards: Cards) -> Table:

@@ -142,3 +142,11 @@ def test_the_page_begins_with_the_verdict(tmp_path):
   shown = html.unescape(shown).replace("\u00a0", " ")
   assert shown.startswith("a<b is compared with c on 300 examples. The error is ")
   assert f"Of {len(table)} differences, {real} are larger than chance allows" in shown
+
+
+def test_the_page_escapes_bytes_of_names_that_are_not_utf_8(tmp_path):
+  options = {"sections": ("errors",), "title": "run \udce9", "class_names": ("caf\udce9", "b")}
+  logits = np.float32([[1, 0], [0, 1]] * 20)
+  jaxreg.report(logits, {"labels": np.arange(40) % 2}, out=tmp_path, **options)
+  page = (tmp_path / "report.html").read_text()
+  assert r"<h1>run \udce9</h1>" in page

@@ -94,7 +94,7 @@ def called(*arguments):
 def written(workdir, file, out, *flags):
   """What the job writes, by column, and its results."""
   results = called(workdir, file, "--out", out, *flags)
-  with open(out, newline="", encoding="utf-8") as stream:
+  with open(out, newline="", encoding="utf-8", errors="surrogateescape") as stream:
     rows = [*csv.DictReader(stream)]
   assert [*rows[0]] == results["columns"]
   assert len(rows) == results["examples"]
@@ -405,6 +405,10 @@ def test_images_of_one_size_in_a_folder(finished_run, tmp_path):
   columns, _ = written(finished_run, tmp_path / "images", tmp_path / "out.csv")
   log_probs = np.asarray(train.load(finished_run)(images))
   np.testing.assert_allclose(np.array(columns["p(3)"], float), np.exp(log_probs[:, 3]), rtol=1e-5)
+  name = "caf\udce9.png"  # Python's form of a name in Latin-1
+  (tmp_path / "images" / "0.png").rename(tmp_path / "images" / name)
+  columns, _ = written(finished_run, tmp_path / "images", tmp_path / "out.csv")
+  assert columns["example"] == ["1.png", "2.png", name]
   Image.new("L", (9, 8)).save(tmp_path / "images" / "wide.png")
   with pytest.raises(train.RunError, match=r"wide.png must have the shape \(8, 8, 1\)"):
     written(finished_run, tmp_path / "images", tmp_path / "out.csv")

@@ -304,6 +304,6 @@ def _write(out: epath.Path, columns: Sequence[Column]) -> None:
   writer.writerow([name for name, _ in columns])
   writer.writerows(zip(*(values for _, values in columns), strict=True))
   try:
-    write_text(out, text.getvalue())
+    write_text(out, text.getvalue(), errors="surrogateescape")
   except OSError as error:
     raise RunError(f"predict.out: {out} cannot be written ({one_line(error)})") from error
