@@ -1,6 +1,7 @@
 """Optimizers and schedules against float64 loops written from their definitions."""
 
 import dataclasses
+import fnmatch
 import functools
 import inspect
 
@@ -15,6 +16,8 @@ from jaxreg import train
 from jaxreg.train import RunError
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.config.choices import flatten
+from jaxreg.train.config.fields import row_of
 from jaxreg.train.registry import REGISTRY, choose
 from jaxreg.train.step.optimizer import make_optimizer
 from jaxreg.train.step.schedule import make_schedule
@@ -505,6 +508,46 @@ def test_every_optimizer_learns(name):
     losses.append(float(metrics["loss"][0] / metrics["loss"][1]))
   assert np.isfinite(losses).all()
   assert min(losses[4:]) < losses[0]
+
+
+SMALL = [
+  name
+  for name in flatten(train.base_config())
+  if fnmatch.fnmatch(name, "optimizer.*.eps")
+  or fnmatch.fnmatch(name, "optimizer.*.estim_lr0")
+  or name == "optimizer.radam.threshold"
+]
+
+
+@pytest.mark.parametrize("field", SMALL)
+def test_the_smallest_value_that_is_allowed_gives_finite_steps(field):
+  """Of a network with one unit whose gradient is 0."""
+  allowed, (_, name, option) = row_of(field).allowed, field.split(".")
+  low = float(allowed[1:].partition(",")[0])
+  if allowed[0] == "(":
+    with pytest.raises(RunError, match=rf"^{field}: must be above 0 and at most 1e6, got 0"):
+      runs.make_config({"optimizer.name": name, field: 0.0})
+    return
+  if name in ("path_sgd", "asam"):  # these need a network or an inner optimizer
+    return
+  tx = optimizer_of(name, schedule_of("constant", 0.01, **IN_TENS), {option: low})
+  params = {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2)}
+
+  def loss(params, **_):
+    return jnp.sum(jnp.array([1.0, 0.0]) * (params["kernel"].sum(0) + params["bias"]) ** 2)
+
+  @jax.jit
+  def step(params, state):
+    value, grads = jax.value_and_grad(loss)(params)
+    updates, state = tx.update(
+      grads, state, params, value=value, grad=grads, value_fn=loss, grad_fn=jax.grad(loss)
+    )
+    return optax.apply_updates(params, updates), state
+
+  state = tx.init(params)
+  for _ in range(8):
+    params, state = step(params, state)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
 
 
 # Optimizers of optax.contrib, through the trainer.

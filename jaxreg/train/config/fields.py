@@ -573,6 +573,11 @@ OPTIONS: dict[str, Field] = {
   "optimizer.sophia.gamma": Field(help="Factor of the Hessian's diagonal.", allowed="(0, 1e6]"),
   "optimizer.sophia.clip_threshold optimizer.muon.consistent_rms": Field(allowed="(0, 1e6]"),
   "optimizer.sophia.update_interval optimizer.muon.ns_steps": Field(allowed="[1, 1e6]"),
+  # A part of the network whose gradient is 0 would be divided by eps = 0; these divide by more than eps.
+  "optimizer.acprop.eps optimizer.ada[bgn]*.eps optimizer.asam.eps optimizer.dog.eps optimizer.lars.eps "
+  "optimizer.novograd.eps optimizer.p*_sgd.eps optimizer.yogi.eps": Field(allowed="[0, 1e6]"),
+  "optimizer.*.eps optimizer.*.estim_lr0": Field(allowed="(0, 1e6]"),
+  "optimizer.radam.threshold": Field(allowed="[4, 1e6]"),  # below, the rectified rate is not a number
   "optimizer.*.estim_lr* optimizer.cocob.alpha optimizer.*.lower_bound": Field(allowed="[0, 1e6]"),
   "optimizer.*ademamix.alpha optimizer.*.weight_lr_power optimizer.*.init_*": Field(allowed="[0, 1e6]"),
   "optimizer.*.b[123] optimizer.*.momentum optimizer.signum.beta": Field(allowed="[0, 1)"),
@@ -616,7 +621,7 @@ OPTIONS: dict[str, Field] = {
   ),
   "method.*.delta regularizers.*.length_scale": Field(allowed="(0, 1e6]"),
   "method.*.smoothing average.*.start average.ema.decay regularizers.*.threshold": Field(allowed="[0, 1]"),
-  "optimizer.*weight optimizer.*.rho optimizer.*.eps optimizer.*.eps_root": Field(allowed="[0, 1e6]"),
+  "optimizer.*weight optimizer.*.rho optimizer.*.eps_root": Field(allowed="[0, 1e6]"),
   "regularizers.*.step_size regularizers.activity_variance.target": Field(allowed="[0, 1e6]"),
   "method.*.predict.*": Field(scope="prediction"),
   "method.*": Field(allowed="[-1e6, 1e6]"),
