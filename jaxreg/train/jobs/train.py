@@ -83,7 +83,7 @@ def _claim_and_train(config: Config, workdir: Path, part: str, times: Times) -> 
     processes.everywhere(lambda: check_shared(workdir, claimed["lock"]))
     run = make_run(config, dataset, program, replicas)
     place = Place(workdir, fields, claimed["start"], say)
-    track = held.enter_context(Trackers(trackers, place))
+    track = held.enter_context(Trackers(trackers, place, lambda: run.interrupt.received is not None))
     if processes.is_first():
       there = functools.partial(check_there, workdir, claimed["lock"])
       same = digest({name: value for name, value in fields.items() if row_of(name).scope not in TRAINS})

@@ -19,7 +19,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, Self
 
 from etils.epath import Path
@@ -35,6 +35,9 @@ from jaxreg.train.user_modules import imported, is_yours
 FIELD = "log.trackers"
 FLUSH_SECONDS = 30
 LIMIT = 60.0  # seconds that a tracker may take for a record, for its start or for its end
+# The same after a signal for a record, which delays the save, and for the end. Schedulers kill 30 s later.
+RECORD_AFTER_SIGNAL, END_AFTER_SIGNAL = 1.0, 10.0
+SLICE = 0.1  # seconds between two looks for a signal
 DATABASE = "sqlite:///mlflow.db"  # MLflow's own default, too, except for versions that keep files
 MOST_CHARACTERS = 500  # of a parameter in MLflow
 WANDB_ID = 32  # characters of a run's token; W&B allows 128
@@ -221,10 +224,11 @@ def _find(name: str) -> Open:
 class _Thread:
   """Runs calls in a thread of its own, and waits `LIMIT` seconds for each, because other programs may hang.
 
-  The process does not wait for the thread when it ends.
+  It waits less after a signal, which `signalled` tells. The process does not wait for the thread at its end.
   """
 
-  def __init__(self) -> None:
+  def __init__(self, signalled: Callable[[], bool]) -> None:
+    self._signalled = signalled
     self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[object, ...]]]
     self._calls, self.hangs = queue.SimpleQueue(), False
     threading.Thread(target=self._run, name="tracker", daemon=True).start()
@@ -237,31 +241,33 @@ class _Thread:
       except BaseException as error:
         future.set_exception(error)
 
-  def __call__(self, call: Callable[..., Any], *arguments: object) -> Any:
+  def __call__(self, call: Callable[..., Any], *arguments: object, after_signal: float) -> Any:
     """Returns the result of `call(*arguments)`, or raises its error, or a TimeoutError."""
     future: Future[Any] = Future()
     self._calls.put((future, call, arguments))
-    try:
-      return future.result(LIMIT)
-    except TimeoutError as error:
-      if future.done():  # its own
-        raise
+    began, limit = time.monotonic(), LIMIT
+    while (left := began + limit - time.monotonic()) > 0 and not future.done():
+      wait([future], min(left, SLICE))
+      if limit == LIMIT and self._signalled():
+        limit = min(LIMIT, time.monotonic() - began + after_signal)
+    if not future.done():
       self.hangs = True
-      raise TimeoutError(f"no answer in {LIMIT:g} seconds") from error
+      raise TimeoutError(f"no answer in {limit:.2g} seconds")
+    return future.result()
 
 
 class Trackers:
   """A context manager that passes each record to all trackers; one that fails is reported and dropped."""
 
-  def __init__(self, opens: Mapping[str, Open], place: Place):
-    self._opens, self._place = (opens if is_first() else {}), place
+  def __init__(self, opens: Mapping[str, Open], place: Place, signalled: Callable[[], bool] = lambda: False):
+    self._opens, self._place, self._signalled = (opens if is_first() else {}), place, signalled
     self._held, self._trackers = contextlib.ExitStack(), dict[str, tuple[_Thread, Tracker]]()
 
   def __enter__(self) -> Self:
     for name, opened in self._opens.items():
       with self._told(name):
-        thread, inside = _Thread(), opened(self._place)
-        self._trackers[name] = thread, thread(inside.__enter__)
+        thread, inside = _Thread(self._signalled), opened(self._place)
+        self._trackers[name] = thread, thread(inside.__enter__, after_signal=RECORD_AFTER_SIGNAL)
         self._held.push(functools.partial(self._close, name, thread, inside))
     return self
 
@@ -274,7 +280,7 @@ class Trackers:
     """Passes a record, or the figures at the end, to each tracker."""
     for name, (thread, tracker) in [*self._trackers.items()]:
       with self._told(name):
-        thread(tracker, step, metrics, figures or {})
+        thread(tracker, step, metrics, figures or {}, after_signal=RECORD_AFTER_SIGNAL)
 
   def _close(
     self,
@@ -288,7 +294,7 @@ class Trackers:
     """Passes a tracker the error that ends the run, if any; closing may fail, too."""
     if not thread.hangs:
       with self._told(name, error):
-        thread(inside.__exit__, kind, error, trace)
+        thread(inside.__exit__, kind, error, trace, after_signal=END_AFTER_SIGNAL)
 
   @contextlib.contextmanager
   def _told(self, name: str, ours: BaseException | None = None) -> Iterator[None]:
