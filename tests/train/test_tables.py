@@ -19,7 +19,7 @@ import runs
 from sklearn import compose, datasets, impute, preprocessing
 
 from jaxreg import train
-from jaxreg.train.data.huggingface import Encoded, _open_parquet
+from jaxreg.train.data.huggingface import Encoded, _open_parquet, read_parquet_rows
 from jaxreg.train.data.tables import inputs_of_rows
 from jaxreg.train.errors import ArgumentError
 
@@ -872,6 +872,21 @@ def test_lists_of_another_length_in_a_split_are_told(tmp_path, number):
     return
   with pytest.raises(train.RunError, match="test: column 'z' has lists of another length in split 'test'"):
     stored(tmp_path / "set")
+
+
+def test_text_that_is_not_utf_8_is_told(tmp_path):
+  import pyarrow
+  from pyarrow import parquet
+
+  words = pyarrow.array([b"a", b"caf\xe9"] * 20, pyarrow.binary()).view(pyarrow.string())
+  table = pyarrow.table({"x": np.arange(40) / 7, "t": words, "label": np.arange(40) % 2})
+  (tmp_path / "set").mkdir()
+  parquet.write_table(table, tmp_path / "set" / "train.parquet")
+  message = r"train: column 't' cannot be read \([^\n]*\); its text must be UTF-8: write it again$"
+  with pytest.raises(train.RunError, match=message):
+    stored(tmp_path / "set", test="")
+  with pytest.raises(ValueError, match="inputs: column 't' cannot be read"):
+    read_parquet_rows({"fill": {"x": 0.0}, "categories": {"t": ["a"]}}, tmp_path / "set" / "train.parquet")
 
 
 def test_class_numbers_are_no_yes_or_no_labels(tmp_path):

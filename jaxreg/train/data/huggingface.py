@@ -291,13 +291,18 @@ def _rows(
   part: str, split: "datasets.Dataset", where: str, target: Collection[str], text: Collection[str]
 ) -> Rows:
   """Reads the rows of a split: its columns of numbers, texts, classes and lists of numbers."""
+  from pyarrow import ArrowException
+
   # Integers stay integers where some are missing; as floats, large ones would lose digits.
   table: Any = split.with_format("arrow")[:]
-  frame = table.to_pandas(integer_object_nulls=True)
   columns: dict[str, Any] = {}
   titles: dict[str, tuple[str, ...]] = {}
   for name, feature in split.features.items():
-    kind, values = _kind(feature), frame[name].astype(object)
+    try:
+      kind, values = _kind(feature), table[name].to_pandas(integer_object_nulls=True).astype(object)
+    except (ArrowException, ValueError) as error:
+      problem = f"column {name!r} cannot be read ({one_line(error)}); its text must be UTF-8: write it again"
+      raise ArgumentError(part, problem) from error
     is_class = kind == "ClassLabel"
     if is_class and name not in target:
       values, kind = values.map(dict(enumerate(feature.names))), "text"
