@@ -629,6 +629,17 @@ BROKEN = {
 }
 
 
+def test_members_of_an_npz_that_are_not_arrays(tmp_path):
+  file = write_npz(tmp_path)
+  with zipfile.ZipFile(file, "a") as archive:
+    archive.writestr("notes.txt", "hello")
+  load_npz(file)
+  with zipfile.ZipFile(file, "a") as archive:
+    archive.writestr("weights_train.npy", b"hello")
+  with pytest.raises(train.RunError, match=r"cannot be read \(weights_train\.npy is not an array\); give an"):
+    load_npz(file)
+
+
 @pytest.mark.parametrize("damage", BROKEN.values(), ids=BROKEN)
 def test_what_is_not_a_whole_npz_is_told(tmp_path, damage):
   file = write_npz(tmp_path)

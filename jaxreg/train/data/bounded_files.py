@@ -104,11 +104,17 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
     # NumPy itself may stop reading before it reaches a checksum.
     if damaged := archive.testzip():
       raise ValueError(f"{damaged} does not match its checksum")
+    members = archive.namelist()
   try:
     with np.load(file, allow_pickle=False) as arrays:
-      return {name: arrays[name] for name in arrays.files}
+      read = {name: arrays[name] for name in arrays.files}
   except MemoryError as error:  # an array's header may state any shape
     raise ValueError(f"it promises too much: {error}") from error
+  # NumPy returns other members as bytes.
+  other = {name for name, each in read.items() if not isinstance(each, np.ndarray)}
+  if wrong := [name for name in sorted(other) if f"{name}.npy" in members]:
+    raise ValueError(f"{wrong[0]}.npy is not an array")
+  return {name: each for name, each in read.items() if name not in other}
 
 
 def _too_much(most: int) -> ValueError:
