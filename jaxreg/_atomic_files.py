@@ -12,11 +12,19 @@ import io
 import json
 import os
 import shutil
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+try:
+  from lzma import LZMAError
+except ImportError:  # some builds of Python lack it, and `zipfile` then refuses such archives
+  LZMAError = zlib.error
+
 SCHEME = "gs://"
+UNPACKING = (zipfile.BadZipFile, zlib.error, LZMAError)  # raised for a damaged archive, besides OSError
 
 
 def in_bucket(path: Any) -> bool:

@@ -11,8 +11,6 @@ import io
 import json
 import math
 import sys
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg._atomic_files import write_bytes, write_json
+from jaxreg._atomic_files import UNPACKING, write_bytes, write_json
 from jaxreg._checks import one_line
 from jaxreg.reports._model import Section
 from jaxreg.reports._numbers import Number
@@ -34,7 +32,7 @@ TABLE, ARRAYS, PAGE, FIGURES = "report.json", "report.npz", "report.html", "figu
 SEAL = "seal"  # the name of the table's checksum
 MODEL = "model"  # the prefix of the predictions and labels among the arrays
 # What NumPy raises for a damaged archive.
-DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, *UNPACKING)
 
 
 def plain(value: Any) -> Any:

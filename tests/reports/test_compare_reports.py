@@ -183,6 +183,7 @@ def test_no_archive_of_another_kind_ends_in_a_traceback(folders, tmp_path, capsy
     (
       *(b"", b"no archive", content[:half], content[:half] + b"x" * 9 + content[half:]),
       zips.encrypted(content),
+      zips.damaged_lzma(content),
     )
   ):
     folder = tmp_path / str(place)

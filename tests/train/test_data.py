@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 import runs
+import zips
 from image_files import write_idx
 
 from jaxreg import train
@@ -625,6 +626,7 @@ BROKEN = {
   "flipped": flipped,
   "pickle": lambda content: pickle.dumps({"x_train": X}),
   "npy": lambda content: npy(X),
+  "lzma": zips.damaged_lzma,
   "zip of others": lambda content: zip_of("x_train.npy", b"hello"),
 }
 

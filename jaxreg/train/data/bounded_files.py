@@ -4,16 +4,15 @@ import gzip
 import math
 import os
 import zipfile
-import zlib
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from jaxreg._atomic_files import check_no_pipe
+from jaxreg._atomic_files import UNPACKING, check_no_pipe
 
 # The errors that reading a damaged file raises.
-ERRORS = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+ERRORS = (ValueError, OSError, EOFError, KeyError, NotImplementedError, *UNPACKING)
 BLOCK = 2**24
 ENCRYPTED = 1  # the bit among the flags of a zip file's member
 TABLE_FACTOR = 4  # the memory that reading a table takes, per byte of its unpacked values
