@@ -411,7 +411,8 @@ def test_load_and_evaluate_pass_over_a_damaged_checkpoint(finished_run, finished
 @pytest.mark.thorough
 def test_no_good_checkpoint_is_said(finished_copy):
   damage_all(finished_copy)
-  with pytest.raises(train.RunError, match="has no good checkpoint"):
+  fault = r"the checkpoint of step 24, and \d more, cannot be used \(.* does not match its checksum\)"
+  with pytest.raises(train.RunError, match=f"has no good checkpoint: {fault}; train again, or give another$"):
     train.load(finished_copy)
 
 

@@ -90,7 +90,8 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
   elif checkpoint != "latest":
     raise ArgumentError("checkpoint", f"must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:
-    raise ArgumentError("workdir", f"{workdir} has no good checkpoint; train first, or give another")
+    faults = f": {_unusable(inspected, [*inspected])}; train again" if inspected else "; train first"
+    raise ArgumentError("workdir", f"{workdir} has no good checkpoint{faults}, or give another")
   latest = max(steps)
   _warn_of(workdir, inspected, [step for step in inspected if step > latest], latest)
   return latest
@@ -99,13 +100,13 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
 def _warn_of(workdir: Path, inspected: "dict[int, _Inspected]", lost: list[int], used: int) -> None:
   """Warns of the steps `lost`, which would or might have been picked."""
   if lost:
-    step = max(lost)
-    others = f", and {len(lost) - 1} more," if len(lost) > 1 else ""
-    fault = inspected[step].fault
-    warnings.warn(
-      f"{workdir}: the checkpoint of step {step}{others} cannot be used ({fault}); step {used} is used",
-      stacklevel=4,
-    )
+    warnings.warn(f"{workdir}: {_unusable(inspected, lost)}; step {used} is used", stacklevel=4)
+
+
+def _unusable(inspected: "dict[int, _Inspected]", lost: list[int]) -> str:
+  """Says which of the checkpoints `lost` is the last one, and what is wrong with it."""
+  others = f", and {len(lost) - 1} more," if len(lost) > 1 else ""
+  return f"the checkpoint of step {max(lost)}{others} cannot be used ({inspected[max(lost)].fault})"
 
 
 def write_manifest(
