@@ -127,7 +127,7 @@ def _walk(
     for entry in entries:
       path = os.path.join(inside, entry.name)
       veiled = hidden or entry.name.startswith(".")
-      if entry.is_dir():
+      if _is_folder(entry):
         info = entry.stat()
         if (info.st_dev, info.st_ino) in above:
           left_out["links to a folder around them"] += 1
@@ -137,6 +137,11 @@ def _walk(
         left_out[reason] += 1
       elif not veiled:
         yield path, entry.stat()
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+  """Tells whether an entry is a folder; `is_dir` raises an error for a link to itself."""
+  return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def _why_not(entry: os.DirEntry[str], hidden: bool) -> str:
@@ -157,7 +162,7 @@ def _classes(field: str, folder: Path, left_out: Counter[str]) -> tuple[str, ...
   names = []
   with os.scandir(folder) as entries:
     for entry in entries:
-      if entry.is_dir():
+      if _is_folder(entry):
         names += [] if entry.name.startswith(".") else [entry.name]
       elif not entry.name.startswith("."):
         left_out[_why_not(entry, False) or "outside the folders of the classes"] += 1
@@ -186,5 +191,5 @@ def _unread(root: Path, fields: dict[str, str]) -> str:
   """Returns a line that names the folders that no split is read from; "" if there are none."""
   named = {Path(name).parts[0] for name in fields.values() if name and Path(name).parts}
   with os.scandir(root) as entries:
-    others = sorted(e.name for e in entries if e.is_dir() and e.name not in named and e.name[0] != ".")
+    others = sorted(e.name for e in entries if _is_folder(e) and e.name not in named and e.name[0] != ".")
   return unread_line(str(root), others, fields)
