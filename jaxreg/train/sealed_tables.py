@@ -51,5 +51,6 @@ def parse_table(text: str | bytes, *, run: str = "", required: bool = False) -> 
     raise ValueError("it is not a table")
   seal = table.pop(SEAL, None)
   if (required or seal is not None) and seal != _checksum(table, run):
-    raise ValueError(f"it does not match its own checksum{' and this run' if run else ''}")
+    of_two = ", or it and config.json belong to two runs" if run else ""
+    raise ValueError(f"it does not match its own checksum{of_two}")
   return table
