@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -86,12 +87,18 @@ def _section(folder: Path, name: str, cards: Cards) -> Table:
   for each, figure in DRAWN[name](by_label).items():
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=DPI)
-    file = "".join(letter if letter.isalnum() else "_" for letter in f"{name} {each}")
-    write_bytes(folder / FIGURES / f"{file}.png", stream.getvalue())
+    write_bytes(folder / FIGURES / f"{_file_name(f'{name} {each}')}.png", stream.getvalue())
     source = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
     text = f"{TITLES[name]}: {each}"
     shown["figures"].append({"source": source, "text": text, "photo": "mistakes" in each})
   return shown
+
+
+def _file_name(name: str) -> str:
+  """Makes the name of a file; a hash tells apart names with replaced letters other than spaces."""
+  safe = "".join(letter if letter.isalnum() else "_" for letter in name)
+  digits = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+  return safe if name.replace(" ", "").isalnum() else f"{safe}-{digits}"
 
 
 def _cell(entries: Sequence[Table | None]) -> tuple[str, str]:

@@ -216,6 +216,17 @@ def test_sections_of_another_kind_of_labels_are_refused(tmp_path):
     make(tmp_path, 1.0, sections="errors")
 
 
+def test_figures_of_similar_labels_have_files_of_their_own(tmp_path):
+  names = {"a": 1.0, "lr=-0.1": 1.0, "lr=+0.1": 2.0, "b c": 1.0, "b_c": 2.0}
+  for number, skill in enumerate(names.values()):
+    make(tmp_path / str(number), skill, sections=("errors",))
+  both = {name: tmp_path / str(number) for number, name in enumerate(names)}
+  reports.compare(both, out=tmp_path / "out")
+  files = {file.name for file in (tmp_path / "out" / "figures").iterdir()}
+  assert len(files) == 5
+  assert {"errors_confusion_a.png", "errors_confusion_b_c.png"} <= files
+
+
 def test_nothing_is_written_through_a_link(tmp_path):
   (tmp_path / "mine").mkdir()
   (tmp_path / "card").mkdir()
