@@ -66,6 +66,8 @@ def main() -> None:
   sys.excepthook = _report_uncaught
   sys.unraisablehook = _report_unraisable
   warnings.formatwarning = lambda message, *_, **__: f"{program()}: warning: {printable(str(message))}\n"
+  # Under JAX_TRANSFER_GUARD=disallow nothing could start; the loop guards its own steps.
+  jax.config.update("jax_transfer_guard", "allow")
   sys.path.insert(0, str(CONFIGS.parent))  # configs import each other from here
   status = run(sys.argv[1:])
   for each in SIGNALS:  # the result has been reported, and the rest takes a moment

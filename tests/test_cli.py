@@ -276,6 +276,26 @@ def test_a_platform_that_is_not_there(refuses, monkeypatch, error, reason):
 
 
 @pytest.mark.thorough
+def test_a_run_needs_no_transfer_guard_of_the_environment(tmp_path):
+  fields = ("model.name=MLP", "method.name=softmax", "epochs=1", "data.subset.limit=64", "log.trackers=()")
+  process = subprocess.run(
+    [
+      sys.executable,
+      ROOT / "run.py",
+      *(f"--config.{field}" for field in fields),
+      "--workdir",
+      tmp_path / "run",
+    ],
+    cwd=tmp_path,
+    env={**os.environ, "JAX_TRANSFER_GUARD": "disallow"},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   "setting",
   ["JAX_PLATFORMS=cuda", "JAX_PLATFORMS=cudda", "JAX_NUM_CPU_DEVICES=0", "JAX_NUM_CPU_DEVICES=two"],

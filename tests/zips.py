@@ -7,7 +7,10 @@ import zipfile
 def damaged_lzma(content: bytes) -> bytes:
   """Packs the members of an archive by LZMA, and flips bits in the first one."""
   stream = io.BytesIO()
-  with zipfile.ZipFile(io.BytesIO(content)) as plain, zipfile.ZipFile(stream, "w", zipfile.ZIP_LZMA) as packed:
+  with (
+    zipfile.ZipFile(io.BytesIO(content)) as plain,
+    zipfile.ZipFile(stream, "w", zipfile.ZIP_LZMA) as packed,
+  ):
     names = plain.namelist()
     for name in names:
       packed.writestr(name, plain.read(name))

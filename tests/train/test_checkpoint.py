@@ -138,7 +138,9 @@ def test_a_swapped_checkpoint_or_table_of_another_seed_is_not_taken(finished_run
   for name in ("results.json", "reliability.json", "data.json", "environment.json"):
     workdir = shutil.copytree(finished_run, tmp_path / name)
     shutil.copy(tmp_path / "other" / name, workdir)
-    with pytest.raises(train.RunError, match=f"{name} is damaged .*, or it and config.json belong to two runs"):
+    with pytest.raises(
+      train.RunError, match=f"{name} is damaged .*, or it and config.json belong to two runs"
+    ):
       workdirs.read(workdir, name)
   shutil.copy(tmp_path / "other" / "metrics.jsonl", finished_copy)
   assert read_records(finished_copy) == []
@@ -146,7 +148,9 @@ def test_a_swapped_checkpoint_or_table_of_another_seed_is_not_taken(finished_run
     there, source = finished_copy / name, tmp_path / "other" / name
     shutil.rmtree(there) if there.is_dir() else there.unlink()
     shutil.copytree(source, there) if source.is_dir() else shutil.copy(source, there)
-  with pytest.warns(UserWarning, match=f"step {STEPS} cannot be used .*or it and config.json belong to two runs"):
+  with pytest.warns(
+    UserWarning, match=f"step {STEPS} cannot be used .*or it and config.json belong to two runs"
+  ):
     assert train.evaluate(evaluation, finished_copy)["step"] == 20
 
 

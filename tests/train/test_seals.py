@@ -67,7 +67,9 @@ def change(file, old, new):
 def test_a_flipped_scale_is_refused(finished_copy):
   """It would divide the inputs by another number, and predict without a word."""
   change(finished_copy / "data.json", '"scale": 16.0', '"scale": 56.0')
-  with pytest.raises(train.RunError, match=r"data\.json is damaged \(it does not match its own checksum, or it "):
+  with pytest.raises(
+    train.RunError, match=r"data\.json is damaged \(it does not match its own checksum, or it "
+  ):
     train.load(finished_copy)
 
 
