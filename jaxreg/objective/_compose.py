@@ -257,9 +257,9 @@ def compose(
   `compose` it apart, and weight its gradients by its counts.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> loss`. The loss is a scalar, or one value per example, `[batch]`,
-      whose weighted mean counts, or a dict of either, such as `losses.dropmax_terms` returns. It gets the
-      argument `perturb` if it has one. `key=None` means no noise.
+    loss_fn: `(params, batch, *, key) -> loss`. The loss is a scalar, or one value per example, `[batch]`, or
+      per token, `[batch, length]`, whose weighted mean counts, or a dict of these, such as
+      `losses.dropmax_terms` returns. It gets the argument `perturb` if it has one. `key=None` means no noise.
     terms: terms by name.
     has_aux: whether `loss_fn` returns `(loss, aux)`, as for `jax.grad`; the result then does too. Terms can
       read `aux`, which may hold outputs, activations or the model state.

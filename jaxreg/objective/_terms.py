@@ -77,8 +77,9 @@ def example_term(
   r"""Makes a term of a further loss on the examples, :math:`\alpha \sum_i w_i \ell_i / \sum_i w_i`.
 
   Args:
-    function: `(key, view, **options) -> [batch]`, or `-> scalar` if the term is not a mean over examples. The
-      `View` has the batch, the outputs of the loss's forward pass, and `again` for further passes.
+    function: `(key, view, **options) -> [batch]`, in the shape of the loss, so `[batch, length]` for tokens,
+      or `-> scalar` if the term is not a mean over examples. The `View` has the batch, the outputs of the
+      loss's forward pass, and `again` for further passes.
     weight: at least 0: a number, a traced array, or a schedule `step -> weight`.
     weights_fn: `batch -> [batch]`, the weights of the term's examples; default: the objective's weights. See
       `compose` on gradients of several parts.
