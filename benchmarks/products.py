@@ -1,6 +1,6 @@
 """Training steps beside their matrix products and convolutions alone, ours and PyTorch's.
 
-    python benchmarks/products.py [--runs 3] [--pause 300] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
+    python benchmarks/products.py [--runs 3] [--pause 60] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
       [--peer-python PYTHON]
 
 The products alone, with their gradients and in one program, are a floor of a step: nothing in it can be left
@@ -20,7 +20,7 @@ def main() -> None:
   parser = flags(__doc__, rounds=7)
   parser.add_argument("--networks", default="MLP,LeNet,ResNet-20,ViT")
   parser.add_argument("--runs", type=int, default=3)
-  parser.add_argument("--pause", type=float, default=300, help="seconds between runs")
+  parser.add_argument("--pause", type=float, default=60, help="seconds between runs")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   options = parser.parse_args()
   rounds, seconds, number = (2, 0.1, 1) if options.quick else (options.rounds, 0.5, options.runs)
