@@ -13,7 +13,7 @@ from scipy.special import stdtr, stdtrit
 from jaxreg._atomic_files import to_path
 from jaxreg.reports._numbers import Number, resamples
 from jaxreg.reports._page import TITLES, write_page
-from jaxreg.reports._statistics import over_resamples
+from jaxreg.reports._statistics import GAPS, by_chance, over_resamples
 from jaxreg.reports._store import Table, below, load, write_table
 
 LEVEL = 0.05  # the probability that any of the differences is called real by chance
@@ -32,8 +32,9 @@ def compare(
   with Welch's degrees of freedom. If one model has one seed and the other several, the seeds of both count as
   varying alike, with the degrees of freedom of the several. With one seed each, the difference is that of
   these two networks, not of their methods. The first table of the page has the differences that remain after
-  Holm's correction at 5 %. Numbers that are not a mean or statistic of examples, such as `flatness` has,
-  are shown and not tested; so are numbers that are not finite.
+  Holm's correction at 5 %. Chance raises a calibration error by at most what it gives a calibrated model, and
+  intervals and p-values allow for that. Numbers that are not a mean or statistic of examples, such as
+  `flatness` has, are shown and not tested; so are numbers that are not finite.
 
   Args:
     cards: by label, the folder that `report` wrote, or the folders of several seeds.
@@ -75,6 +76,13 @@ def compare(
   def weights(size: int) -> np.ndarray:
     return resamples(head["seed"], size)
 
+  @functools.cache
+  def chance(label: str) -> dict[str, float]:
+    found = [
+      by_chance(arrays["model/predictions"], weights(head["examples"]).shape) for _, arrays in loaded[label]
+    ]
+    return {name: float(np.mean([each[name] for each in found])) for name in GAPS}
+
   drawn = {label: [_drawn(card, sizes, weights) for card in seeds] for label, seeds in loaded.items()}
   names = [
     name for name in drawn[first][0] if all(name in each for seeds in drawn.values() for each in seeds)
@@ -87,7 +95,8 @@ def compare(
     about = {"title": f"{TITLES[section]}: {entry['title']}", "percent": entry["percent"]}
     examples = sizes[name] if name in sizes else int(head["examples"])
     yes_or_no = name in sizes and all(set(np.unique(card[f"each/{name}"])) <= {0, 1} for _, card in every)
-    found = _difference(ours, theirs, examples, yes_or_no=yes_or_no)
+    raised = (0.0, 0.0) if number not in GAPS else (chance(first)[number], chance(label)[number])
+    found = _difference(ours, theirs, examples, yes_or_no=yes_or_no, raised=raised)
     differences[label][name] = {**about, **found, "examples": examples}
   tested = [
     (each["p"], label, name)
@@ -132,12 +141,18 @@ def _drawn(
 
 
 def _difference(
-  first: Sequence[np.ndarray], other: Sequence[np.ndarray], examples: int, *, yes_or_no: bool = False
+  first: Sequence[np.ndarray],
+  other: Sequence[np.ndarray],
+  examples: int,
+  *,
+  yes_or_no: bool = False,
+  raised: tuple[float, float] = (0.0, 0.0),
 ) -> Table:
   """Returns the other model less the first, with interval and p-value by Welch's t; NaN if not finite.
 
   To examples that are `yes_or_no` for each model it adds one that each model alone has, as Bonett and Price
-  (2012) do: few errors would else have hardly a variance.
+  (2012) do: few errors would else have hardly a variance. `raised` is the most that chance may add to either
+  model's number.
   """
   sides = [np.stack(side) for side in (first, other)]
   ours, theirs = (side.mean(axis=0) for side in sides)
@@ -147,8 +162,9 @@ def _difference(
   if np.isfinite([value, *spread]).all():
     # The bootstrap's variance is that of a sample, which is too small by this factor.
     variance = np.var(spread) * examples / (examples - 1) + 2 * yes_or_no / examples**2
-    half, p = _welch(value, _parts(sides, variance, examples))
-  low, high = value - half, value + half
+    surely = max(value - raised[1], 0) + min(value + raised[0], 0)
+    half, p = _welch(surely, _parts(sides, variance, examples))
+  low, high = value - raised[1] - half, value + raised[0] + half
   numbers = {"first": ours[0], "other": theirs[0], "value": value, "low": low, "high": high, "p": p}
   return {**{name: float(each) for name, each in numbers.items()}, "real": False}
 

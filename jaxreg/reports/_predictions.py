@@ -159,7 +159,7 @@ def _by_group(
 ) -> tuple[dict[str, Number], str]:
   """Measures the coverage of each class or group: by one threshold for all the least, and by its own."""
   (ours, mine, (_, labels)), (theirs, other, (_, held_out)) = shown, apart
-  number = max(int(ours.max()), int(theirs.max())) + 1
+  number = mine.shape[-1] if kind == "class" else max(int(ours.max()), int(theirs.max())) + 1
   options: dict[str, Any] = {"by_class": True}
   if kind == "group":
     options = {"groups": ours, "held_out_groups": theirs, "num_groups": number}

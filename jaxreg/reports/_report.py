@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -124,7 +125,7 @@ def report(
     "levels": tuple(map(float, levels)),
     "value_range": value_range,
     "channel_axis": channel_axis,
-    "class_names": tuple(map(str, class_names)),
+    "class_names": _told_apart([*map(str, class_names)]),
   }
   if last_layer is not None and features_fn is None:
     raise ArgumentError("last_layer", "must come with features_fn")
@@ -168,6 +169,12 @@ def report(
   if not left:
     write_page(folder, cards, title, drawn)
   return store.table
+
+
+def _told_apart(names: list[str]) -> tuple[str, ...]:
+  """Adds its number to the name of each class whose name another one has, too."""
+  number = Counter(names)
+  return tuple(f"{name} ({i})" if number[name] > 1 else name for i, name in enumerate(names))
 
 
 def _check_sections(sections: Collection[str], known: Collection[str]) -> None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import calibration
+from jaxreg._intervals import clopper_pearson
 from jaxreg._log_odds import error_log_odds
 from jaxreg._metrics import metric
 from jaxreg.reports._numbers import Number, calibration_interval, in_percent, mean, positive, share
@@ -67,6 +68,12 @@ def _calibrated(log_probs: Array, draws: Array) -> dict[str, Array]:
   return jax.lax.map(errors, draws, batch_size=AT_ONCE)
 
 
+def by_chance(log_probs: np.ndarray, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+  """Computes calibration errors of calibrated models with these confidences, `[number]` of `shape`."""
+  draws = np.random.default_rng(0).random(shape, np.float32)
+  return {name: np.asarray(errors) for name, errors in _calibrated(log_probs, draws).items()}
+
+
 def over_resamples(
   predictions: np.ndarray, labels: np.ndarray, levels: Sequence[float], weights: np.ndarray
 ) -> dict[str, np.ndarray]:
@@ -109,17 +116,24 @@ def _classification(
   numbers = {
     "nll": mean(metric("nll").title, -picked, weights),
     "brier": mean(metric("brier").title, np.square(probs).sum(axis=-1) - 2 * np.exp(picked) + 1, weights),
-    **{
-      name: Number(metric(name).title, *_value_and_ends(statistics[name], len(labels)), percent=True)
-      for name in ("aurc", "augrc")
-    },
   }
-  draws = np.random.default_rng(0).random(weights.shape, np.float32)
-  calibrated = {name: np.asarray(errors) for name, errors in _calibrated(log_probs, draws).items()}
+  # Resamples of few errors vary less than their number does, so no interval is narrower than the number's.
+  errors = float((log_probs.argmax(axis=-1) != labels).sum())
+  least, most = (end * len(labels) for end in clopper_pearson(errors, len(labels)))
+  for name in ("aurc", "augrc"):
+    value, *ends = _value_and_ends(statistics[name], len(labels))
+    if value > 0:
+      low, high = (value if end is None else end for end in ends)
+      ends = min(low, value * least / errors), max(high, value * most / errors)
+    numbers[name] = Number(metric(name).title, value, *ends, percent=True)
+  calibrated = by_chance(log_probs, weights.shape)
   for name in GAPS:
     gaps, drawn = statistics[name][0], statistics[name][1:]
-    ends = calibration_interval(gaps, drawn, calibrated[name])
-    numbers[name] = Number(metric(name).title, float(np.abs(gaps).sum()), *ends, percent=metric(name).percent)
+    value, ends = float(np.abs(gaps).sum()), calibration_interval(gaps, drawn, calibrated[name])
+    if ends[0] is not None and ends[1] is not None:
+      below, above = (errors - least) / len(labels), (most - errors) / len(labels)
+      ends = max(min(ends[0], value - below), 0.0), max(ends[1], value + above)
+    numbers[name] = Number(metric(name).title, value, *ends, percent=metric(name).percent)
   surest_first = np.argsort(
     np.asarray(jax.jit(error_log_odds)(jnp.asarray(log_probs, jnp.float32))), kind="stable"
   )

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from jaxreg import flatness
 from jaxreg._intervals import interval, wilson
 from jaxreg.reports._compare import _difference
 from jaxreg.reports._curvature import trace_of
 from jaxreg.reports._numbers import mean, passing, ranked, resamples, share
-from jaxreg.reports._statistics import bootstrapped, over_resamples
+from jaxreg.reports._statistics import GAPS, bootstrapped, by_chance, over_resamples
 
 RUNS = 400
 LEAST = 0.95 - 3 * np.sqrt(0.95 * 0.05 / RUNS)  # three standard errors of a simulation below the promise
@@ -120,6 +120,67 @@ def test_models_of_few_errors(size, rates):
     chance += entry["p"] < 0.05
   assert hits / RUNS >= LEAST
   assert rates[0] != rates[1] or chance / RUNS <= 1 - LEAST
+
+
+def noticed_and_blunt(rng, size):
+  """Two calibrated models of yes-or-no labels: one knows both features, the other one of them."""
+  seen, hidden = rng.normal(size=size), 3 * rng.normal(size=size)
+  points, weights = np.polynomial.hermite_e.hermegauss(40)
+  sharp = special.expit(seen + hidden)
+  blunt = special.expit(seen[:, None] + 3 * points) @ weights / weights.sum()
+  labels = (rng.random(size) < sharp).astype(int)
+  return [np.float32(np.log(np.stack([1 - p, p], axis=1))) for p in (sharp, blunt)], labels
+
+
+def guess_and_truth(rng, size):
+  """Two calibrated models of ten classes: the probabilities of the labels, and a guess right in 60 %."""
+  logits = 3 * rng.normal(size=(size, 10))
+  labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+  guess = np.where(rng.random(size) < 0.6, labels, (labels + rng.integers(1, 10, size)) % 10)
+  guessed = np.where(np.arange(10) == guess[:, None], 0.6, 0.4 / 9)
+  return [np.float32(special.log_softmax(logits, axis=1)), np.float32(np.log(guessed))], labels
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [100, 300, 1000])
+@pytest.mark.parametrize("draw", [noticed_and_blunt, guess_and_truth])
+def test_calibration_errors_of_calibrated_models_differ_by_chance(draw, size):
+  """Chance raises the two errors by unequal amounts."""
+  weights, rng, runs = resamples(0, size, 200), np.random.default_rng(0), 60
+  hits = dict.fromkeys(GAPS, 0)
+  for _ in range(runs):
+    models, labels = draw(rng, size)
+    drawn = [over_resamples(each, labels, (), weights) for each in models]
+    chance = [by_chance(each, weights.shape) for each in models]
+    for name in GAPS:
+      raised = tuple(float(each[name].mean()) for each in chance)
+      entry = _difference([drawn[0][name]], [drawn[1][name]], size, raised=raised)
+      hits[name] += entry["low"] <= 0 <= entry["high"] and entry["p"] > 0.05
+  least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
+  assert {name: number / runs for name, number in hits.items() if number / runs < least} == {}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("size", "rate"), [(100, 0.03), (100, 0.01), (300, 0.01)])
+def test_statistics_of_few_errors(size, rate):
+  """Of a network that is sure of all its answers; one without an error has no interval of AURC and AUGRC."""
+  draw = lambda rng, size: (
+    np.float32(np.log([[0.999, 0.001]] * size)),
+    (rng.random(size) < rate).astype(int),
+  )
+  whole = draw(np.random.default_rng(1), 400_000)
+  truths = over_resamples(*whole, (), np.ones((1, 400_000), np.float32))
+  weights, rng, hits = resamples(0, size, 200), np.random.default_rng(0), {name: [] for name in truths}
+  for _ in range(100):
+    for name, number in bootstrapped(*draw(rng, size), (), weights).items():
+      if number.low is not None:
+        hits[name].append(number.low - 1e-6 <= truths[name][0] <= number.high + 1e-6)
+  least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / 100)
+  few = {
+    name: 0.8 if name in ("aurc", "augrc", "nll", "brier") else least for name in hits
+  }  # as the page says
+  shares = {name: np.mean(each) for name, each in hits.items()}
+  assert {name: share for name, share in shares.items() if share < few[name]} == {}
 
 
 def predictions(rng, size, temperature):

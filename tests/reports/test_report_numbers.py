@@ -360,3 +360,17 @@ def test_a_narrow_interval_shows_its_ends():
   assert around("eigenvalue", 21.15, 2e-5).interval == "21.14998 to 21.15002"
   assert around("eigenvalue", 21.15, 0.5).interval == "20.65 to 21.65"
   assert around("eigenvalue", 0.0, 0.0).interval == "0 to 0"
+
+
+def test_classes_without_held_out_examples_and_of_one_name_are_told(tmp_path):
+  """Of five classes only two occur, and both are called cat."""
+  log_probs = np.log(np.full((200, 5), 0.2))
+  data = {"labels": np.arange(200) % 2}
+  names = ("cat", "cat", "dog", "eel", "fox")
+  card = jaxreg.report(
+    log_probs, data, class_names=names, sections=("errors", "conformal"), out=tmp_path / "report"
+  )
+  found = card["sections"]["conformal"]
+  assert {"coverage/class cat (0)", "coverage/class cat (1)"} < found["numbers"].keys()
+  assert {"recall/cat (0)", "recall/cat (1)"} < card["sections"]["errors"]["numbers"].keys()
+  assert "Held-out examples of class dog, eel, fox are fewer than" in found["sentence"]
