@@ -137,10 +137,16 @@ def check_labels(
     low, high = known.min(), known.max()
     if low < 0 or high >= num_classes:
       raise ArgumentError("labels", f"must lie in [0, {num_classes}), got {low if low < 0 else high}")
+  return wide_integers(labels)
+
+
+def wide_integers(x: Any) -> Any:
+  """Returns an array of NumPy or JAX with its integers in 32 bits or more."""
+  if not jnp.issubdtype(x.dtype, jnp.integer):
+    return x
   # In 8 bits, arithmetic on labels wraps around: `1 << label`, or the number of classes as a label. For
   # uint64 the promoted type would be a float.
-  wide = jnp.promote_types(labels.dtype, jnp.int32) if labels.dtype != jnp.uint64 else jnp.int64
-  return labels.astype(wide)
+  return x.astype(jnp.promote_types(x.dtype, jnp.int32) if x.dtype != jnp.uint64 else jnp.int64)
 
 
 def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:

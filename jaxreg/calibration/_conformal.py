@@ -21,6 +21,7 @@ from jaxreg._checks import (
   check_range,
   check_wide,
   known_values,
+  wide_integers,
 )
 from jaxreg._errors import ArgumentError
 from jaxreg._log_odds import others_log_probs
@@ -235,7 +236,8 @@ def _members(groups: Any, num_groups: Any, scores: Array, counts: Any) -> tuple[
   if known is not None and (used := known if counts is None else known[np.asarray(counts)]).size:
     check_range(used, "groups", low=0, high=num_groups - 1)
   # The number of groups stands for no group, so one out of range must not have it.
-  members = jnp.where(members == num_groups, -1, members.astype(jnp.int32))
+  members = wide_integers(members)
+  members = jnp.where(members == num_groups, -1, members)
   return members if counts is None else jnp.where(counts, members, num_groups), num_groups
 
 
@@ -303,7 +305,8 @@ def conformal_sets(
       cells, number = held_out_labels, classes
     elif num_groups is not None:
       numpy = np if known_values(held_out_groups) is not None else jnp
-      cells = numpy.asarray(held_out_groups) * classes + numpy.asarray(held_out_labels)
+      group, label = (wide_integers(numpy.asarray(x)) for x in (held_out_groups, held_out_labels))
+      cells = group * classes + label
       number = num_groups * classes
   options = {"alpha": alpha, "where": where, "groups": cells, "num_groups": number}
   threshold = conformal_threshold(held_out_scores, held_out_labels, **options)

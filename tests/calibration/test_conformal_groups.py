@@ -1,5 +1,6 @@
 """Conformal sets of groups and classes, their coverage over many draws, and RAPS, against NumPy."""
 
+import functools
 import math
 
 import jax
@@ -35,6 +36,31 @@ def test_each_group_has_the_threshold_of_its_own_examples(alpha):
   np.testing.assert_array_equal(run(scores, groups, where), np.float32(want))
   whole = calibration.conformal_threshold(scores, alpha=alpha, groups=np.zeros(400, int), num_groups=1)
   np.testing.assert_array_equal(whole[0], calibration.conformal_threshold(scores, alpha=alpha))
+
+
+@pytest.mark.parametrize(
+  "dtypes", [("uint8", "uint8"), ("uint8", "int32"), ("int8", "uint8"), ("int32", "uint8")]
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_narrow_integers_do_not_wrap_around(dtypes, known):
+  """Neither a group times the number of classes, nor the number of groups or classes, fits 8 bits."""
+  groups, labels = np.arange(8) % 4, np.arange(8) // 4 * 99
+  scores = (10 * groups + labels)[:, None] + np.arange(100, dtype=np.float32)
+  narrow = groups.astype(dtypes[0]), labels.astype(dtypes[1])
+  options = {"alpha": 0.5, "by_class": True, "num_groups": 4}
+
+  def sets(groups, labels):
+    return calibration.conformal_sets(
+      scores, scores, labels, groups=groups, held_out_groups=groups, **options
+    )
+
+  own = 10 * groups[:, None] + np.where(np.isin(np.arange(100), (0, 99)), 2 * np.arange(100), np.inf)
+  np.testing.assert_array_equal((sets if known else jit(sets))(*narrow), scores <= own)
+  members = np.arange(256, dtype="uint8")
+  run = functools.partial(calibration.conformal_threshold, alpha=0.5, num_groups=256)
+  values = np.arange(256, dtype=np.float32)
+  got = (run if known else jit(run))(values, groups=members)
+  np.testing.assert_array_equal(got, values)
 
 
 @pytest.mark.parametrize("kind", ["group", "class", "both"])
