@@ -150,10 +150,12 @@ def _kernel(kernel: ArrayLike) -> Array:
 
 
 def _counting(labels: ArrayLike, where: Array) -> ArrayLike:
-  """Returns labels of class 0 for examples that do not count, whose labels may be anything."""
+  """Returns harmless labels for examples that do not count, whose labels may be anything, even NaN."""
   array = check_array(labels, "labels")
-  integer = jnp.issubdtype(array.dtype, jnp.integer) and array.shape == where.shape
-  return zero_elsewhere(where, array) if integer else array
+  if array.shape[: where.ndim] != where.shape:
+    return array  # refused below
+  # A loss of one's own may divide by a float, such as a temperature, or take its logarithm.
+  return zero_elsewhere(where, array, 0.5 if jnp.issubdtype(array.dtype, jnp.floating) else 0)
 
 
 def _labels(labels: ArrayLike, features: Array, classes: int, class_axis: str | None) -> Array:

@@ -325,3 +325,18 @@ def test_a_loss_of_ones_own_needs_no_where():
   got = losses.linear(own, broken, W, LABELS, smoothing, where=WHERE, chunk_size=4)
   each = losses.label_smoothing(X @ W, LABELS, smoothing=0.1)
   np.testing.assert_allclose(got, np.where(WHERE, each, 0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, 0.0])
+def test_unknown_numbers_do_not_reach_the_gradient_of_a_loss_of_ones_own(broken):
+  """Squared errors, each divided by the example's own variance: least squares of the known targets."""
+  own = lambda z, y, v: (z[:, 0] - y) ** 2 / v
+  kernel, variance = W[:, :1], np.linspace(1, 2, EXAMPLES, dtype=np.float32)
+  target = TEACHER_X[:, 0]
+  unknown = [np.where(WHERE, y, np.float32(broken)) for y in (target, variance)]
+  total = lambda w: losses.linear(own, X, w, *unknown, where=WHERE, chunk_size=4).sum()
+  value, gradient = jax.value_and_grad(total)(kernel)
+  x, y, v = (np.float64(a[WHERE]) for a in (X, target, variance))
+  error = x @ kernel[:, 0] - y
+  np.testing.assert_allclose(value, (error**2 / v).sum(), rtol=1e-5)
+  np.testing.assert_allclose(gradient[:, 0], 2 * x.T @ (error / v), rtol=1e-4, atol=1e-5)
