@@ -163,7 +163,8 @@ def activity_covariance(
   centred, roots, scale = _centred(activations, weights, axis_name)
   rows = gathered(roots * centred)
   covariance = _total(jnp.matmul(rows.T, rows, precision="highest"), axis_name) * scale
-  return jnp.square(covariance).sum(axis=0) - jnp.square(jnp.diagonal(covariance))
+  # Subtracting the squared variances after the sum would leave nothing of small covariances.
+  return jnp.square(jnp.where(jnp.eye(len(covariance), dtype=bool), 0, covariance)).sum(axis=0)
 
 
 def _centred(

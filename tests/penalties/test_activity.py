@@ -107,6 +107,16 @@ def test_variance_and_covariance_are_numpy_s(x64):
   )
 
 
+def test_small_covariances_keep_their_digits():
+  """Squares of 1e-4 beside variances of 1 and 100, which float32 cannot hold in one sum."""
+  draws = np.random.default_rng(4).normal(size=(64, 4))
+  basis = np.linalg.qr(np.concatenate([np.ones((64, 1)), draws], axis=1))[0][:, 1:] * np.sqrt(63)
+  h = np.float32(basis * [10, 1, 1, 1] + 1e-4 * basis[:, [1, 0, 3, 2]])
+  covariance = np.cov(np.float64(h).T)
+  np.fill_diagonal(covariance, 0)
+  np.testing.assert_allclose(jit(activity_covariance)(h), (covariance**2).sum(0), rtol=0.05)
+
+
 def test_a_collapsed_unit_leaves_its_constant_only_by_noise():
   """The gradient of a constant unit is 0 and finite; of one that is nearly constant it drives apart."""
   constant = jnp.ones((4, 1))
