@@ -190,12 +190,17 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 def targeted_dlr(logits: Array, labels: Array, targets: Array) -> Array:
   r"""Returns the targeted difference-of-logits ratio, `[batch]`; it is 0 if the four largest are equal.
 
+  Logits of -inf are left out of the mean in the denominator, which is 1 if fewer than three are left.
+
   .. math:: -\frac{z_y - z_t}{z_{\pi_1} - (z_{\pi_3} + z_{\pi_4}) / 2}
 
   References:
     Croce and Hein, 2020, Eq. 7.
   """
   largest = jax.lax.top_k(logits, 4)[0]
-  scale = largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2
+  # An excluded class has a logit of -inf. Two classes that are left have no scale.
+  kept = largest[:, 2:] > -jnp.inf
+  middle = jnp.where(kept, largest[:, 2:], 0).sum(axis=1) / jnp.maximum(kept.sum(axis=1), 1)
+  scale = jnp.where(kept.any(axis=1), largest[:, 0] - middle, 1)
   behind = entries(logits, targets)[:, 0] - entries(logits, labels)[:, 0]
   return jnp.where(scale > 0, behind / jnp.where(scale > 0, scale, 1), 0)

@@ -155,6 +155,22 @@ def test_the_ratio_is_that_of_sorted_logits():
   assert np.isfinite(slope).all()
 
 
+@pytest.mark.parametrize("left", [4, 3, 2])
+def test_excluded_classes_are_left_out_of_the_ratio(left):
+  """Classes with logits of -inf: the scale and its slope are those of the finite logits among the largest."""
+  z = np.stack([RNG.permutation(left) for _ in range(20)]) * np.float32(1.5)
+  labels, targets = z.argmax(1), z.argsort(1)[:, -2]
+  padded = np.concatenate([z, np.full((20, 2), -np.inf, np.float32)], axis=1)
+  middle = -np.sort(-z, axis=1)[:, 2:4]
+  scale = z.max(1) - middle.mean(1) if left > 2 else 1
+  got, slope = jax.value_and_grad(
+    lambda z: _apgd.targeted_dlr(z, jnp.asarray(labels), jnp.asarray(targets)).sum()
+  )(jnp.asarray(padded))
+  np.testing.assert_allclose(got, (-1.5 / scale * np.ones(20)).sum(), rtol=1e-6)
+  assert np.isfinite(slope).all()
+  assert (slope[np.arange(20), targets] > 0).all()
+
+
 def test_squares_shrink_as_the_paper_says():
   """The share of the area is halved after 10, 50, 200, ... of 10 000 queries."""
   each = _square.sides(10000, 28, 28, "linf")
