@@ -18,6 +18,7 @@ from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn, 
 from jaxreg._jacobians import JacobianRows, pull_back, unit_outputs_per_example
 from jaxreg._layers import Layer, Part, layers_in
 from jaxreg._leaves import wide
+from jaxreg._log_odds import others_log_probs
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
 STRUCTURES = ("kfac", "ekfac", "diagonal", "dense")
@@ -409,7 +410,35 @@ class _Scaled:
 # Losses with the Hessians of the likelihoods, whatever the labels are.
 def _categorical_loss(outputs: Array, batch: Batch) -> Array:
   del batch
-  return jax.nn.logsumexp(outputs, axis=-1).mean()
+  return _log_total(outputs).mean()
+
+
+@jax.custom_jvp
+def _log_total(z: Array) -> Array:
+  return jax.nn.logsumexp(z, axis=-1)
+
+
+@_log_total.defjvp
+def _log_total_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+  return _log_total(*primals), (_probabilities(*primals) * tangents[0]).sum(axis=-1)
+
+
+@jax.custom_jvp
+def _probabilities(z: Array) -> Array:
+  return jax.nn.softmax(z)
+
+
+@_probabilities.defjvp
+def _probabilities_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+  """Computes `p_k (sum of the others' p_j) t_k - p_k (sum of the others' p_j t_j)`.
+
+  JAX's own `p_k (t_k - sum p_j t_j)` is `p - p * p` on the diagonal, which is rounding if `p` is nearly 1.
+  """
+  (z,), (t,) = primals, tangents
+  log_probs = jax.nn.log_softmax(z)
+  p = jnp.exp(log_probs)
+  others = jnp.where(p > 0.5, jnp.exp(others_log_probs(log_probs)), 1 - p)
+  return p, p * (others * t - ((p * t).sum(axis=-1, keepdims=True) - p * t))
 
 
 def _normal_loss(outputs: Array, batch: Batch) -> Array:

@@ -74,6 +74,21 @@ def test_outputs_of_a_linear_model(x64, likelihood, structure):
   np.testing.assert_allclose(found.covariance, covariances(hessian), rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize("gap", [5, 17, 25])
+@pytest.mark.parametrize("structure", ["dense", "diagonal", "kfac", "ekfac"])
+def test_confident_classes_keep_their_curvature_in_float32(structure, gap):
+  """`p (1 - p)` of a probability that rounds to 1, and the same of the others, which are tiny."""
+  params = {"kernel": jnp.float32([[gap, 0, 0]])}
+  found = ensembles.laplace(
+    lambda params, x, *, key: x @ params["kernel"], params, np.ones((4, 1), np.float32), structure=structure
+  ).values
+  small = np.exp(-float(gap))
+  p = np.array([1, small, small]) / (1 + 2 * small)
+  hessian = np.diag(p * (p @ (1 - np.eye(3)))) - np.outer(p, p) * (1 - np.eye(3))
+  want = np.diag(hessian) if structure == "diagonal" else np.linalg.eigvalsh(hessian)
+  np.testing.assert_allclose(np.sort(found), 4 * np.sort(want), rtol=1e-4, atol=1e-5 * 4 * want.max())
+
+
 def log_evidence(hessian, tau):
   """The integral over the parameters of the quadratic posterior, less its value at the mean's likelihood."""
   sign, logdet = np.linalg.slogdet(hessian + tau * np.eye(P))
