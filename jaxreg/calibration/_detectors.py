@@ -196,19 +196,28 @@ def _relative_scores(means: Array, whitening: Array, mean: Array, whole: Array, 
 def _fit_mahalanobis(features: Array, weights: Array, labels: Array, num_classes: int) -> tuple[Array, ...]:
   members = jax.nn.one_hot(labels, num_classes, dtype=features.dtype) * weights[:, None]
   sizes, total = members.sum(axis=0), weights.sum()
-  means = _product(members.T, features) / jnp.where(sizes > 0, sizes, 1)[:, None]
-  mean = _product(weights, features) / jnp.where(total > 0, total, 1)
-  within = (features - means[labels]) * weights[:, None]
-  around = (features - mean[None]) * weights[:, None]
+  means, within = _centred(features, members, labels)
+  mean, around = _centred(features, weights[:, None], jnp.zeros_like(labels))
   # A class without examples has no mean, and is never the nearest.
   means = jnp.where(sizes[:, None] > 0, means, jnp.inf)
-  return means, _whitening(within, total), mean, _whitening(around, total)
+  rounding = jnp.linalg.norm(features) * jnp.finfo(features.dtype).eps
+  return means, _whitening(within, total, rounding), mean[0], _whitening(around, total, rounding)
 
 
-def _whitening(centred: Array, total: Array) -> Array:
+def _centred(features: Array, members: Array, labels: Array) -> tuple[Array, Array]:
+  """Returns the means of the classes, and the features less the mean of their class."""
+  sizes, weights = members.sum(axis=0), members.sum(axis=1, keepdims=True)
+  means, rest = jnp.zeros((len(sizes), features.shape[1]), features.dtype), features
+  for _ in range(3):  # a long sum in float32 is so coarse that a constant unit would get a variance
+    added = _product(members.T, rest) / jnp.where(sizes > 0, sizes, 1)[:, None]
+    means, rest = means + added, (rest - added[labels]) * weights
+  return means, rest
+
+
+def _whitening(centred: Array, total: Array, rounding: Array) -> Array:
   """Returns `V` such that `V V^T` is the pseudo-inverse of the covariance of centred examples."""
   values, vectors = jnp.linalg.svd(centred, full_matrices=False)[1:]
-  cut = values.max() * max(centred.shape) * jnp.finfo(values.dtype).eps
+  cut = values.max() * centred.shape[1] * jnp.finfo(values.dtype).eps + rounding
   scales = jnp.where(values > cut, jnp.sqrt(total) / jnp.where(values > cut, values, 1), 0)
   return vectors.T * scales[None]
 

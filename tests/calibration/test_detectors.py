@@ -107,6 +107,24 @@ def test_directions_without_variance_are_left_out():
     np.testing.assert_allclose(fit_detector(dead, kind=kind, labels=LABELS)(new), want, rtol=1e-9)
 
 
+@pytest.mark.parametrize("number", [1000, 50_000])
+def test_small_variances_of_many_examples_are_kept_and_constants_left_out(number):
+  """In float32, with a constant unit, one that is constant in each class, and the sum of two others."""
+  draw = np.random.default_rng(1)
+  labels = draw.integers(0, 2, number)
+  real = draw.normal(size=(number, 4)) * [10, 1, 0.1, 0.05] + 3.3
+  constant = np.stack([np.full(number, 3.3), 3.3 - 2 * labels], axis=1)
+  features = np.float32(np.concatenate([real, constant, real[:, :1] + real[:, 1:2]], axis=1))
+  new = 3.3 + np.float64([[0, 0, 0, 0.5], [0, 0, 1, 0], [0, 10, 0, 0]])
+  shown = np.concatenate([new, np.full((3, 2), 2.3), new[:, :1] + new[:, 1:2]], axis=1)
+  within = EmpiricalCovariance(assume_centered=True).fit(
+    real - np.stack([real[labels == k].mean(0) for k in (0, 1)])[labels]
+  )
+  want = np.min([within.mahalanobis(new - real[labels == k].mean(0)) for k in (0, 1)], axis=0)
+  fitted = fit_detector(features, kind="mahalanobis", labels=labels)
+  np.testing.assert_allclose(fitted(np.float32(shown)), want, rtol=1e-3)
+
+
 @pytest.mark.usefixtures("x64")
 def test_a_class_without_examples_is_never_the_nearest():
   fitted = fit_detector(TRAIN, kind="mahalanobis", labels=LABELS, num_classes=CLASSES + 2)
