@@ -8,10 +8,19 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_array, check_choice, check_count, check_labels, check_range, check_wide
+from jaxreg._checks import (
+  check_array,
+  check_choice,
+  check_count,
+  check_labels,
+  check_range,
+  check_wide,
+  known_values,
+)
 from jaxreg._errors import ArgumentError
 from jaxreg._sharding import gathered
 from jaxreg._where import check_where
@@ -62,7 +71,8 @@ def fit_detector(
     num_neighbors: `k` of `knn`; the source's 50 is for 50 000 training examples.
     num_components: size of the principal space that `vim` leaves out; by default half of `size`.
     quantile: of the activations that `react` keeps.
-    where: `[n]`, bool: which training examples count.
+    where: `[n]`, bool: which training examples count. If a traced `where` leaves none, or fewer than
+      `num_neighbors` for `knn`, the scores are NaN.
 
   Returns:
     A function of features `[..., size]` to scores `[...]`, float32 or wider, larger for less usual examples.
@@ -97,16 +107,23 @@ def fit_detector(
       check_count(value, name)
   check_range(quantile, "quantile", low=0, high=1)
   number, size = features.shape
-  counts = jnp.ones(number, bool) if where is None else jnp.asarray(check_where(where, (number,)))
+  known = known_values(where := np.ones(number, bool) if where is None else check_where(where, (number,)))
+  counts, counting = jnp.asarray(where), number if known is None else int(known.sum())
+  if not counting:
+    raise ArgumentError("where", "must have an example that counts, got none")
   features, counts = gathered(features), gathered(counts)
   # An example that does not count may hold anything.
   features = jax.lax.stop_gradient(jnp.where(counts[:, None], features, 0))
   weights = counts.astype(features.dtype)
   if kind == "knn":
-    if num_neighbors > number:
-      raise ArgumentError("num_neighbors", f"must be at most the {number} examples, got {num_neighbors}")
+    if num_neighbors > counting:
+      raise ArgumentError(
+        "num_neighbors", f"must be at most the {counting} examples that count, got {num_neighbors}"
+      )
     scores = functools.partial(_neighbor_scores, num_neighbors)
-    return jax.tree_util.Partial(scores, _normalized(features), counts)
+    enough = counts.sum() >= num_neighbors
+    training = jnp.where(enough, _normalized(features), jnp.nan)
+    return jax.tree_util.Partial(scores, training, counts | ~enough)
   if kind in ("vim", "react"):
     if kernel is None:
       raise ArgumentError("kernel", f"must be given for {kind}, got None")
@@ -177,7 +194,8 @@ def _fit_vim(
   minor = directions[num_components:].T
   largest = (_logits(features, kernel, bias).max(axis=-1) * weights).sum()
   residual = jnp.linalg.norm(_product(centred, minor), axis=-1).sum()
-  return origin, minor, largest / jnp.where(residual > 0, residual, 1), kernel, bias
+  scale = largest / jnp.where(residual > 0, residual, 1)
+  return origin, minor, jnp.where(weights.sum() > 0, scale, jnp.nan), kernel, bias
 
 
 def _class_scores(means: Array, whitening: Array, mean: Array, whole: Array, features: ArrayLike) -> Array:
@@ -199,7 +217,7 @@ def _fit_mahalanobis(features: Array, weights: Array, labels: Array, num_classes
   means, within = _centred(features, members, labels)
   mean, around = _centred(features, weights[:, None], jnp.zeros_like(labels))
   # A class without examples has no mean, and is never the nearest.
-  means = jnp.where(sizes[:, None] > 0, means, jnp.inf)
+  means = jnp.where((sizes[:, None] > 0) | (total == 0), means, jnp.inf)
   rounding = jnp.linalg.norm(features) * jnp.finfo(features.dtype).eps
   return means, _whitening(within, total, rounding), mean[0], _whitening(around, total, rounding)
 
@@ -219,7 +237,7 @@ def _whitening(centred: Array, total: Array, rounding: Array) -> Array:
   values, vectors = jnp.linalg.svd(centred, full_matrices=False)[1:]
   cut = values.max() * centred.shape[1] * jnp.finfo(values.dtype).eps + rounding
   scales = jnp.where(values > cut, jnp.sqrt(total) / jnp.where(values > cut, values, 1), 0)
-  return vectors.T * scales[None]
+  return vectors.T * jnp.where(total > 0, scales, jnp.nan)[None]
 
 
 def _distance(difference: Array, whitening: Array) -> Array:

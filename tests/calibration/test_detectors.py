@@ -107,6 +107,15 @@ def test_directions_without_variance_are_left_out():
     np.testing.assert_allclose(fit_detector(dead, kind=kind, labels=LABELS)(new), want, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ORACLES)
+def test_scores_are_nan_if_traced_examples_are_too_few(kind):
+  options = ORACLES[kind][0] | ({"num_classes": CLASSES} if "labels" in ORACLES[kind][0] else {})
+  few = np.arange(90) < (6 if kind == "knn" else 0)
+  scores = jit(lambda where: fit_detector(np.float32(TRAIN), kind=kind, where=where, **options)(NEW))
+  assert np.isnan(scores(few)).all()
+  assert np.isfinite(scores(np.arange(90) < 80)).all()
+
+
 @pytest.mark.parametrize("number", [1000, 50_000])
 def test_small_variances_of_many_examples_are_kept_and_constants_left_out(number):
   """In float32, with a constant unit, one that is constant in each class, and the sum of two others."""
@@ -155,6 +164,14 @@ def test_the_limit_of_the_energy_is_the_largest_logit():
     ({"kind": "vim", **LAYER, "num_components": 6}, "num_components must be below the 6"),
     ({"kind": "knn", "num_neighbors": 91}, "num_neighbors must be at most the 90"),
     ({"kind": "mahalanobis", "labels": LABELS, "num_classes": 2}, r"labels must lie in \[0, 2\)"),
+    (
+      {"kind": "knn", "num_neighbors": 21, "where": np.arange(90) < 20},
+      "num_neighbors must be at most the 20",
+    ),
+    (
+      {"kind": "vim", **LAYER, "where": np.zeros(90, bool)},
+      "where must have an example that counts, got none",
+    ),
     ({"kind": "knn", "where": np.ones(3, bool)}, "where must have shape"),
   ],
 )
