@@ -17,6 +17,7 @@ from sklearn import compose, impute, preprocessing
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.data import sources
+from jaxreg.train.data.tables import MISSING
 from jaxreg.train.jobs.predict import lines, predict
 
 pandas = pytest.importorskip("pandas")
@@ -135,6 +136,27 @@ def test_rows_are_encoded_as_in_training(kind, trained, tmp_path):
       np.testing.assert_allclose(predictor(row), expected[:1], rtol=1e-6)
   if kind == "kind":
     assert predictor.classify([first]) == [("no", "yes")[int(expected[0].argmax())]]
+
+
+def test_a_category_of_a_parquet_file_is_not_missing(tmp_path, light_module):
+  """In a CSV file, each of these texts would stand for no value."""
+  frame = pandas.DataFrame({"x": np.arange(120) / 7, "c": [*MISSING, "a"] * 12, "label": [0, 1] * 60})
+  hub.Dataset.from_pandas(frame).to_parquet(tmp_path / "a.parquet")
+  fields = {"data.name": "huggingface", "data.huggingface.path": str(tmp_path), "data.huggingface.test": ""}
+  train.train(runs.make_config({**fields, "method.name": "softmax", "epochs": 1}), tmp_path / "run")
+  predictor = train.load(tmp_path / "run")
+  rows = frame[:10].drop(columns="label")
+  categories = np.array(sorted({*frame["c"]}))
+  matrix = np.column_stack([rows["x"], rows["c"].to_numpy(str)[:, None] == categories])
+  rows.to_csv(tmp_path / "a.csv", index=False)
+  hub.Dataset.from_pandas(rows).to_parquet(tmp_path / "b.parquet")
+  files = [tmp_path / name for name in ("a.csv", "b.parquet")]
+  for each in (rows, rows.to_dict("records"), rows.to_dict("list"), *files):
+    np.testing.assert_array_equal(predictor.stored(each), predictor.stored(matrix))
+  expected = np.exp(np.asarray(predictor(matrix)))[:, 1]
+  for file in files:
+    columns, _ = written(tmp_path / "run", file, tmp_path / "out.csv")
+    np.testing.assert_allclose(np.array(columns["p(1)"], float), expected, rtol=1e-6)
 
 
 @pytest.mark.thorough

@@ -110,7 +110,7 @@ def csv(
       argument=argument,
       missing={"", *missing},
       decimal=decimal,
-      text={*text, *(name for name, is_number in kinds.items() if not is_number)},
+      text=dict.fromkeys([*text, *(name for name, is_number in kinds.items() if not is_number)], ()),
       where=lambda row, file=file: f"{file}, row {row + 1}",
       numbers={name for name, is_number in kinds.items() if is_number},
     )
@@ -232,7 +232,7 @@ class Reading:
   argument: str  # that names the file
   missing: Collection[str]
   decimal: str
-  text: Collection[str]
+  text: Mapping[str, Collection[str]]  # columns of texts, and the categories of each, which are never missing
   where: Callable[[int], str]
   numbers: Collection[str] = ()  # columns that are numbers in the training rows
 
@@ -249,7 +249,7 @@ class Reading:
 
   def _values(self, name: str, texts: Series) -> Series:
     """Converts texts to float64 if all are numbers, or True and False; otherwise returns them."""
-    there = texts[~texts.isin(self.missing)]
+    there = texts[~texts.isin({*self.missing} - {*self.text.get(name, ())})]
     as_texts = there.astype(object).reindex(texts.index)
     if name in self.text or there.empty:
       return as_texts

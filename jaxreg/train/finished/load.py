@@ -192,7 +192,9 @@ class Predictor:
     if isinstance(rows, list | tuple) and not any(isinstance(row, Mapping) for row in rows):
       return np.asarray(rows)  # numbers in the order of `input_names`
     form = self._csv_form
-    return inputs_of_rows(self.data.columns, rows, form["missing"], form["decimal"])
+    # Only files of texts need words for a missing value; elsewhere, such as in Parquet, they are values.
+    missing = form["missing"] if self.config.data.name == "csv" else ()
+    return inputs_of_rows(self.data.columns, rows, missing, form["decimal"])
 
   def _scaled(self, inputs: Array) -> Array:
     return in_model_units(inputs, self.input_dtype, self.scale)
