@@ -757,6 +757,7 @@ KINDS = {
   "texts, some missing": (pa.string(), ["u", None], {"z=u": [1, 0]}),
   "texts of numbers": (pa.string(), ["0,5", "1,5"], "column 'z' has '0,5', which looks like a number; store"),
   "texts of digits": (pa.string(), ["10115", "80331"], {"z=10115": [1, 0], "z=80331": [0, 1]}),
+  "texts, some empty, some missing": (pa.string(), ["", None], {"z=": [1, 0]}),
   "large texts": (pa.large_string(), TWO, {"z=u": [1, 0], "z=v": [0, 1]}),
   "a dictionary of texts": (pa.dictionary(pa.int32(), pa.string()), TWO, {"z=u": [1, 0], "z=v": [0, 1]}),
   "a dictionary of numbers": (pa.dictionary(pa.int32(), pa.int64()), [5, 7], {"z": [5, 7]}),

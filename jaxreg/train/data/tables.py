@@ -457,16 +457,13 @@ def fit_columns(frame: Frame, text: Collection[str]) -> Table:
 
 def encode(columns: Mapping[str, Any], frame: Frame) -> np.ndarray:
   """Encodes rows by `fit_columns` as float64 inputs `[n, inputs]`: the numbers, then the categories."""
-  from sklearn.preprocessing import OneHotEncoder
-
   fill, categories = columns["fill"], columns["categories"]
   inputs = frame[[*fill]].fillna(fill).to_numpy(np.float64)
-  if not categories:
-    return inputs
-  texts: Any = [*categories.values()]
-  one_hot = OneHotEncoder(categories=texts, handle_unknown="ignore", sparse_output=False)
-  # With its categories given, the encoder learns nothing from the rows. A missing text is not a category.
-  return np.hstack([inputs, one_hot.fit_transform(frame[[*categories]].astype(object).fillna(""))])
+  one_hot = []
+  for name, values in categories.items():
+    numbers = pandas().Index(values, dtype=object).get_indexer(frame[name].astype(object))  # -1 for others
+    one_hot.append(numbers[:, None] == np.arange(len(values)))
+  return np.hstack([inputs, *one_hot])
 
 
 def names_in(columns: Mapping[str, Any]) -> tuple[str, ...]:
