@@ -20,7 +20,7 @@ from sklearn import compose, datasets, impute, preprocessing
 
 from jaxreg import train
 from jaxreg.train.data.huggingface import Encoded, _open_parquet, read_parquet_rows
-from jaxreg.train.data.tables import inputs_of_rows
+from jaxreg.train.data.tables import inputs_of_rows, pandas
 from jaxreg.train.errors import ArgumentError
 
 hub = pytest.importorskip("datasets")
@@ -430,6 +430,15 @@ def test_a_sentinel_of_the_training_file_is_missing_in_a_data_frame_too(tmp_path
   assert len({*got[[0, 1, 3], 0]}) == 1
   with pytest.raises(ArgumentError, match="row 1: column 'x' must be a number or missing, got 'unknown'"):
     inputs_of_rows(columns, rows)
+
+
+@pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
+def test_data_frames_with_other_types_of_columns(backend):
+  rows = {"x": [1, None, -99], "y": [0.5, 2.0, None], "b": [True, None, False], "c": ["u", None, "NA"]}
+  frame = pandas().DataFrame(rows).convert_dtypes(dtype_backend=backend)
+  columns = {"fill": {"x": 3.0, "y": 4.0, "b": 0.5}, "categories": {"c": ["u", "v"]}}
+  got = inputs_of_rows(columns, frame, ("-99", "NA"))
+  np.testing.assert_array_equal(got, [[1, 0.5, 1, 1, 0], [3, 2, 0.5, 0, 0], [3, 4, 0, 0, 0]])
 
 
 CASES = (

@@ -534,7 +534,7 @@ def inputs_of_rows(
     raise ArgumentError("inputs", "has no rows")
   if twice := [name for name in names_in(columns) if frame.columns.tolist().count(name) > 1]:
     raise ArgumentError("inputs", f"has several columns {twice[0]!r}")
-  numbers = {name: _as_numbers(name, frame[name], missing, decimal) for name in columns["fill"]}
+  numbers = {name: _as_numbers(name, frame[name].astype(object), missing, decimal) for name in columns["fill"]}
   texts = {name: _as_texts(frame[name], values, missing) for name, values in columns["categories"].items()}
   for name, column in texts.items():
     new = column.dropna()[~column.dropna().isin(columns["categories"][name])]
@@ -564,7 +564,7 @@ def _unnested(frame: Frame, names: Collection[str]) -> Frame:
 
 def _as_numbers(name: str, values: Series, missing: Collection[str], decimal: str) -> np.ndarray:
   """Returns a column as float64, where NaN is missing; other texts and infinite numbers are refused."""
-  numbers, none = np.full(len(values), np.nan), values.mask(values.isin([*missing])).isna()
+  numbers, none = np.full(len(values), np.nan), np.asarray(values.isna() | values.isin([*missing]))
   truth = values.map(lambda value: isinstance(value, bool | np.bool_))
   for row, (value, is_none) in enumerate(zip(values, none, strict=True)):
     if is_none:
