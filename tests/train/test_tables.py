@@ -159,6 +159,26 @@ def test_rows_of_weight_0_are_in_no_split(tmp_path):
     load(path=write(tmp_path / "b.csv", columns), weights="w")
 
 
+@pytest.mark.parametrize("known", [(0, 1), (0.5, 3.5)])
+def test_rows_without_any_label_are_in_no_split(tmp_path, known):
+  """As without these rows: they enter no mean, no category and no split that is held out."""
+  columns = {"x": np.arange(40.0), "c": ["u", "v"] * 20, "a": [*known] * 20, "b": [*known, *known[::-1]] * 10}
+  kept = np.arange(40) % 7 > 0
+  columns = {name: np.array(values, object) for name, values in columns.items()}
+  without = {name: values[kept] for name, values in columns.items()}
+  for name, value in {"x": 1e6, "c": "odd", "a": "", "b": "?"}.items():
+    columns[name][~kept] = value
+  columns["a"][1] = without["a"][0] = ""  # one label is enough
+  data, expected = (
+    load(path=write(tmp_path / f"{k}.csv", each), labels=("a", "b")).describe()
+    for k, each in enumerate((columns, without))
+  )
+  assert (data, sum(data.sizes.values())) == (expected, kept.sum())
+  none = columns | {"w": 1 - kept}
+  with pytest.raises(train.RunError, match=r"^data\.csv: split train: no label is known, all are -1$"):
+    load(path=write(tmp_path / "none.csv", none), labels=("a", "b"), weights="w")
+
+
 GOOD = {"x": np.arange(40) / 7, "y": np.arange(40) / 3, "label": ["a", "b"] * 20}
 
 

@@ -78,7 +78,7 @@ def csv(
     val, test: files for validation and test, with the same columns. Without `test`, a fifth of the training
       rows is for the test, and without `val` `validation_fraction` of the others for validation.
     labels: the column of the labels, or several; empty for the last one besides `weights`. Several are each
-      0, 1 or missing, or numbers.
+      0, 1 or missing, or numbers. Training rows of weight 0, or without any label, are left out.
     label_kind: what a column of labels holds. `auto`: texts, True and False, and few different integers are
       classes, other numbers are numbers.
     weights: the column of the training examples' weights in the loss; "" weighs all alike.
@@ -534,7 +534,9 @@ def inputs_of_rows(
     raise ArgumentError("inputs", "has no rows")
   if twice := [name for name in names_in(columns) if frame.columns.tolist().count(name) > 1]:
     raise ArgumentError("inputs", f"has several columns {twice[0]!r}")
-  numbers = {name: _as_numbers(name, frame[name].astype(object), missing, decimal) for name in columns["fill"]}
+  numbers = {
+    name: _as_numbers(name, frame[name].astype(object), missing, decimal) for name in columns["fill"]
+  }
   texts = {name: _as_texts(frame[name], values, missing) for name, values in columns["categories"].items()}
   for name, column in texts.items():
     new = column.dropna()[~column.dropna().isin(columns["categories"][name])]
@@ -671,6 +673,9 @@ def make_dataset(
     train = train.take(np.flatnonzero(train.frame[weights]))  # the others teach nothing
     parts = {**parts, "train": train}
   labels = fit_labels(train, target, label_kind)
+  labelled = known(labels.encode(train)).reshape(len(train), -1).any(axis=1)
+  if labelled.any():  # otherwise a check of the splits says so
+    parts = {**parts, "train": train.take(np.flatnonzero(labelled))}
   parts = _divided(parts, labels, validation_fraction)
   train = parts["train"]
   inputs: dict[str, Any] = {part: rows.images for part, rows in parts.items()}
