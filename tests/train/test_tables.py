@@ -219,11 +219,14 @@ def with_value(name, row, value):
     (GOOD | {"k": range(40)}, {}, r"label_kind: must be numbers or classes, got 'auto': column 'k' has 40"),
     (GOOD, {"label_kind": "numbers"}, r"label_kind: must be classes for column 'label', which holds texts"),
     (GOOD, {"labels": ("x", "label")}, r"labels: several labels must be numbers"),
+    (GOOD, {"leave_out": ("label",), "labels": ("label",)}, r"leave_out: must not name 'label', a column of"),
+    (GOOD, {"leave_out": ("x",), "weights": "x"}, r"leave_out: must not name 'x', a column of labels or wei"),
+    (GOOD, {"labels": ("x",), "weights": "x"}, r"weights: must not name a column of labels, got 'x'$"),
   ],
 )
 def test_mistakes_are_told(tmp_path, columns, options, message):
   file = write(tmp_path / "a.csv", columns)
-  if options.get("labels") == ("x",):
+  if options == {"labels": ("x",)}:
     assert load(path=file, **options).num_classes == 0
     return
   with pytest.raises(train.RunError, match=message):
@@ -406,6 +409,20 @@ def test_rows_of_weight_0_fill_no_missing_number(tmp_path):
   other = write(tmp_path / "b.csv", table | {"x": ["2"] * 80})
   data = load(path=file, val=other, test=other, weights="w")
   assert data.columns == {"fill": {"x": 2.0}, "categories": {"c": ["a", "b"]}}
+
+
+@pytest.mark.parametrize("weight", [None, "heavy"])
+def test_other_parts_need_no_weights_and_nothing_that_is_left_out(tmp_path, weight):
+  table = GOOD | {"w": np.arange(40) % 3, "id": np.arange(40), "label": [0, 1] * 20}
+  other = {name: table[name][:10] for name in ("x", "y", "label")} | ({"w": [weight] * 10} if weight else {})
+  files = {part: write(tmp_path / f"{part}.csv", other) for part in ("val", "test")}
+  parts = {"train": hub.Dataset.from_dict(table), "test": hub.Dataset.from_dict(other)}
+  save_to_disk(tmp_path / "set", parts)
+  options = {"labels": ("label",), "weights": "w", "leave_out": ("id",)}
+  table_of_file = load(path=write(tmp_path / "a.csv", table), **files, **options)
+  for data in (table_of_file, stored(tmp_path / "set", **options)):
+    assert data.input_names == ("x", "y")
+    np.testing.assert_array_equal(unscaled(data, data.test)[:, 0].round(4), GOOD["x"][:10].round(4))
 
 
 def test_a_label_that_training_lacks_is_told_with_its_row(tmp_path):
@@ -748,6 +765,7 @@ def test_mistakes_in_a_folder_are_told(tmp_path, options, message):
     ([[1.0]] * 40, {"text": ("z",)}, None),
     ([b"a"] * 40, {"text": ("z",)}, "leave_out: column 'z' has"),
     ([1.0] * 40, {"leave_out": ("label",)}, "leave_out: must not name 'label', a column of labels"),
+    ([1.0] * 40, {"labels": ("z",), "weights": "z"}, "weights: must not name a column of labels, got 'z'"),
     (
       [1.0] * 40,
       {"leave_out": ("z",), "weights": "z"},

@@ -25,6 +25,7 @@ from jaxreg.train.data.tables import (
   Series,
   check_distinct,
   check_named,
+  check_roles,
   check_texts,
   make_dataset,
   names_in,
@@ -92,21 +93,18 @@ def huggingface(
     for kind in ("ClassLabel", "Image")
   )
   target = labels or (tuple(classes) if len(classes) == 1 else ("label",))
-  weighed = (weights,) if weights else ()
-  check_named(features, labels=target, weights=weighed, leave_out=leave_out, text=text)
-  if left := [name for name in (*target, *weighed) if name in leave_out]:
-    raise ArgumentError("leave_out", f"must not name {left[0]!r}, a column of labels or weights")
+  check_roles(features, target, weights, leave_out, text)
   if len(images) > 1:
     raise ArgumentError("leave_out", f"must leave at most one column of images, got {', '.join(images)}")
   nameless = [name for name in features if NAMELESS.fullmatch(name)]
   names = [name for name in features if name not in (*leave_out, *nameless)]
-  used = [*target, *weighed, *images] if images else names
-  names = [*target, *weighed] if images else used
+  names = [name for name in features if name in (*target, weights)] if images else names
   parts: dict[str, Rows] = {}
   for part, name in wanted.items():
     split, where = stored[name], f"{path}, split {name}, example"
-    _check_alike(part, {each: features[each] for each in used}, split.features, (train, name))
-    parts[part] = _rows(part, split.select_columns(names), where, target, text)
+    read = [each for each in names if part == "train" or each != weights]
+    _check_alike(part, {each: features[each] for each in (*read, *images)}, split.features, (train, name))
+    parts[part] = _rows(part, split.select_columns(read), where, target, text)
     if images:
       encoded = Encoded(split.select_columns(images).cast_column(images[0], Image(decode=False)), where)
       parts[part] = dataclasses.replace(parts[part], images=Images(encoded, np.arange(len(split))))
@@ -114,7 +112,7 @@ def huggingface(
   # A column of lists has become several.
   columns = parts["train"].frame.columns
   for part, rows in parts.items():
-    if differ := sorted({*columns} ^ {*rows.frame.columns}):
+    if differ := sorted(({*columns} ^ {*rows.frame.columns}) - {weights}):
       column = differ[0].rpartition("[")[0]
       raise ArgumentError(
         part,

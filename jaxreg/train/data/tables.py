@@ -75,8 +75,9 @@ def csv(
 
   Args:
     path: the file of the training examples.
-    val, test: files for validation and test, with the same columns. Without `test`, a fifth of the training
-      rows is for the test, and without `val` `validation_fraction` of the others for validation.
+    val, test: files for validation and test, with the same columns, if not of `weights` or `leave_out`.
+      Without `test`, a fifth of the training rows is for the test, and without `val` `validation_fraction` of
+      the others for validation.
     labels: the column of the labels, or several; empty for the last one besides `weights`. Several are each
       0, 1 or missing, or numbers. Training rows of weight 0, or without any label, are left out.
     label_kind: what a column of labels holds. `auto`: texts, True and False, and few different integers are
@@ -104,7 +105,8 @@ def csv(
         argument, f"got {name!r}, which is not a file; give a CSV file with names in its first row"
       )
     texts, odd = _read_csv(argument, file, delimiter, encoding)
-    check_named(texts, leave_out=leave_out, text=text)
+    if part == "train":
+      check_roles(texts, labels, weights, leave_out, text)
     kinds = {} if part == "train" else {name: x.dtype.kind == "f" for name, x in parts["train"].frame.items()}
     read = Reading(
       argument=argument,
@@ -114,8 +116,9 @@ def csv(
       where=lambda row, file=file: f"{file}, row {row + 1}",
       numbers={name for name, is_number in kinds.items() if is_number},
     )
-    parts[part] = read.rows(texts.drop(columns=[*leave_out]))
-    if differ := sorted({*parts[part].frame} ^ {*parts["train"].frame}):
+    unread = leave_out if part == "train" else (*leave_out, weights)
+    parts[part] = read.rows(texts.drop(columns=[*unread], errors="ignore"))
+    if differ := sorted(({*parts[part].frame} ^ {*parts["train"].frame}) - {weights}):
       raise ArgumentError(
         argument, f"{file} has other columns than {path}: only one of them has {differ[0]!r}"
       )
@@ -331,6 +334,22 @@ def check_named(names: Collection[str], **arguments: Collection[str]) -> None:
     for name in wanted:
       if name not in names:
         raise unknown(argument, name, names)
+
+
+def check_roles(
+  names: Collection[str],
+  labels: tuple[str, ...],
+  weights: str,
+  leave_out: tuple[str, ...],
+  text: tuple[str, ...],
+) -> None:
+  """Checks that a table has the columns that these arguments name, and that each column has one use."""
+  weighed = (weights,) if weights else ()
+  check_named(names, labels=labels, weights=weighed, leave_out=leave_out, text=text)
+  if left := [name for name in (*labels, *weighed) if name in leave_out]:
+    raise ArgumentError("leave_out", f"must not name {left[0]!r}, a column of labels or weights")
+  if weights in labels:
+    raise ArgumentError("weights", f"must not name a column of labels, got {weights!r}")
 
 
 @dataclasses.dataclass(frozen=True)
