@@ -159,6 +159,24 @@ def test_a_category_of_a_parquet_file_is_not_missing(tmp_path, light_module):
     np.testing.assert_allclose(np.array(columns["p(1)"], float), expected, rtol=1e-6)
 
 
+def test_columns_named_by_numbers(tmp_path, light_module):
+  """As pandas names columns without names; in any order, and beside others."""
+  x = np.random.default_rng(0).normal(size=(60, 3)).round(3)
+  pandas.DataFrame(x).assign(label=[0, 1] * 30).to_csv(tmp_path / "a.csv", index=False)
+  fields = {"data.name": "csv", "data.csv.path": str(tmp_path / "a.csv"), "method.name": "softmax"}
+  train.train(runs.make_config({**fields, "epochs": 1}), tmp_path / "run")
+  predictor = train.load(tmp_path / "run")
+  frame = pandas.DataFrame(x[:5])
+  turned = frame[[2, 0, 1]].assign(**{"7": 1.0})
+  turned.to_csv(tmp_path / "b.csv", index=False)
+  for rows in (frame, turned, frame.to_dict("records"), frame.to_dict("list"), tmp_path / "b.csv"):
+    np.testing.assert_array_equal(predictor.stored(rows), predictor.stored(x[:5]))
+  np.testing.assert_array_equal(predictor.stored(frame.iloc[3]), predictor.stored(x[3:4]))
+  (tmp_path / "c.csv").write_text("2,0\n1.5,3\n")
+  with pytest.raises(ValueError, match=r"c\.csv, row 1 must name the columns, got 2, 0$"):
+    predictor(tmp_path / "c.csv")
+
+
 @pytest.mark.thorough
 def test_a_frame_and_its_file_have_the_same_missing_values(tmp_path, light_runs):
   generator = np.random.default_rng(0)

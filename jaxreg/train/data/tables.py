@@ -154,7 +154,7 @@ def _read_csv(
 ) -> tuple[Frame, list[str]]:
   """Reads cells as texts, and lists what is left out: columns without a name, and blank rows.
 
-  A file may have one column only if `wanted` names it.
+  A file may have one column only if `wanted` names it, and numbers as names if `wanted` does.
   """
   read = pandas().read_csv
   try:
@@ -178,7 +178,8 @@ def _read_csv(
     raise FormError("delimiter", fact, "give the character between two values")
   named = names[names != ""]
   numbered = [[str(k) for k in range(first, len(named) + first)] for first in (0, 1)]  # as pandas may
-  if _numbers(named.str.replace(",", ".")).notna().all() and [*named] not in numbered:
+  meant = [*named] in numbered or (wanted and {*wanted} <= {*named})
+  if _numbers(named.str.replace(",", ".")).notna().all() and not meant:
     raise ArgumentError(
       argument, f"{file}, row 1 must name the columns, got {shortened(', '.join(names), 60)}"
     )
@@ -547,6 +548,7 @@ def inputs_of_rows(
     raise ArgumentError("inputs", f"{problem}, got a {type(rows).__name__} ({one_line(error)})") from error
   if frame.columns.nlevels > 1:
     raise ArgumentError("inputs", f"must have one name for each column, got {frame.columns.nlevels} levels")
+  frame = frame.set_axis(frame.columns.map(str), axis=1)  # pandas numbers columns without names
   frame = _unnested(frame.reset_index(drop=True), names_in(columns))
   check_named(frame, inputs=names_in(columns))
   if frame.empty:
