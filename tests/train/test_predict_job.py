@@ -288,6 +288,31 @@ def test_files_that_do_not_fit(content, told, trained, tmp_path):
   assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.parametrize(
+  ("age", "told"),
+  [
+    ([], r"has no rows$"),
+    (np.array(["2020-01-01"], "datetime64[us]"), r"column 'age' has Value\(.*of one length; store numbers$"),
+    ([np.inf], r"row 0: column 'age' has an infinite value$"),
+  ],
+)
+def test_parquet_files_that_do_not_fit(age, told, trained, tmp_path):
+  frame = pandas.DataFrame({"age": age, "wide": [1.0] * len(age), "colour": ["red"] * len(age)})
+  frame.to_parquet(tmp_path / "a.parquet")
+  with pytest.raises(train.RunError, match=told) as refused:
+    written(trained("kind")[0], tmp_path / "a.parquet", tmp_path / "out.csv")
+  assert str(refused.value).startswith(f"predict.file: {tmp_path / 'a.parquet'}: ")
+  assert not any(name in str(refused.value) for name in ("leave_out", "path: ", "\n"))
+
+
+def test_large_integers_of_a_parquet_file(trained, tmp_path):
+  """In float64 they are one number, as they are in a CSV file."""
+  frame = pandas.DataFrame({"age": [2**53, 2**53 + 1], "wide": 1.0, "colour": "red"})
+  frame.to_parquet(tmp_path / "a.parquet")
+  stored = train.load(trained("kind")[0]).stored
+  np.testing.assert_array_equal(stored(tmp_path / "a.parquet"), stored(frame))
+
+
 def test_an_array_that_float32_does_not_hold_is_refused_with_its_row(trained, tmp_path):
   x = np.zeros((60, 5))
   x[57, 1] = 1e300  # beyond the first batch

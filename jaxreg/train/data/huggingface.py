@@ -146,13 +146,17 @@ def _open_parquet(file: Path) -> "datasets.Dataset":
     import datasets
   except ImportError as error:
     raise ArgumentError("", f"needs the package datasets ({error}); {install('data')}") from error
+  from pyarrow import parquet
+
   _quieten()
   try:
     check_parquet([file])
-    # `datasets` takes a path for a pattern.
-    return datasets.Dataset.from_parquet(glob.escape(str(file)))  # pyright: ignore[reportReturnType]
+    if parquet.read_metadata(file).num_rows:  # without rows, `datasets` fails
+      # `datasets` takes a path for a pattern.
+      return datasets.Dataset.from_parquet(glob.escape(str(file)))  # pyright: ignore[reportReturnType]
   except Exception as error:  # readers of Parquet have no common error
     raise ArgumentError("inputs", f"{file} cannot be read as Parquet ({one_line(error)})") from error
+  raise ArgumentError("inputs", f"{file} has no rows")
 
 
 def _open(path: str, configuration: str, shown: str) -> "datasets.DatasetDict":
@@ -313,10 +317,11 @@ def _rows(
       continue
     if is_class or getattr(feature, "dtype", "") == "bool":
       titles[name] = tuple(feature.names) if is_class else ("False", "True")
-    numbers = _numbers(name, values, feature)
+    numbers = _numbers(part, name, values, feature)
     if np.isinf(numbers).any():
       row = int(np.isinf(numbers).any(axis=1).argmax())
-      raise ArgumentError("path", f"{where} {row}: column {name!r} has an infinite value")
+      argument = "inputs" if part == "inputs" else "path"
+      raise ArgumentError(argument, f"{where} {row}: column {name!r} has an infinite value")
     if kind != "list":
       columns[name] = numbers[:, 0]
       continue
@@ -335,8 +340,11 @@ def _type_of(feature: object) -> str:
   return getattr(feature, "_type", "")
 
 
-def _numbers(name: str, values: Series, feature: object) -> np.ndarray:
-  """Converts a column to float64: `[n, 1]`, or `[n, k]` for lists; NaN where a number is missing."""
+def _numbers(part: str, name: str, values: Series, feature: object) -> np.ndarray:
+  """Converts a column to float64: `[n, 1]`, or `[n, k]` for lists; NaN where a number is missing.
+
+  A model that is trained takes its columns as they are: in the part `inputs`, none can be left out.
+  """
   try:
     if (kind := _kind(feature)) not in ("number", "list", "ClassLabel", "null"):
       raise TypeError(f"its values are {kind}")
@@ -347,12 +355,10 @@ def _numbers(name: str, values: Series, feature: object) -> np.ndarray:
     if not numbers.shape[1]:
       raise ValueError("it has empty lists")
   except (TypeError, ValueError) as error:
-    raise ArgumentError(
-      "leave_out",
-      f"column {name!r} has {feature}, and inputs are numbers, texts, images or lists of one length; "
-      "leave it out",
-    ) from error
-  if np.nanmax(np.abs(numbers), initial=0) >= EXACT:
+    argument, advice = ("inputs", "store numbers") if part == "inputs" else ("leave_out", "leave it out")
+    problem = f"column {name!r} has {feature}, and inputs are numbers, texts, images or lists of one length"
+    raise ArgumentError(argument, f"{problem}; {advice}") from error
+  if part != "inputs" and np.nanmax(np.abs(numbers), initial=0) >= EXACT:
     check_distinct(name, numbers, np.array(rows, object).reshape(numbers.shape))
   return numbers
 
