@@ -175,8 +175,12 @@ class Split:
     return Split(self.inputs[index], self.labels[index], weights)
 
   def counting(self) -> "Split":
-    """Returns the examples that have a known label and a weight other than 0: the others teach nothing."""
-    counts = known(self.labels).reshape(len(self), -1).any(axis=1)
+    """Returns the examples that have a known label and a weight other than 0: the others teach nothing.
+
+    A single class per example must be known: a check refuses -1.
+    """
+    rows = self.labels.reshape(len(self), -1)
+    counts = known(rows).any(axis=1) | (self.labels.ndim == 1)
     counts &= self.weights is None or self.weights > 0
     return self if counts.all() else self.take(counts)
 
