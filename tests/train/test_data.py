@@ -444,6 +444,18 @@ MISTAKES = {
     {"x_test": X, "y_test": Y},
     r"data\.npz: split test: it has the examples of the train split",
   ),
+  "a class of weight 0": (
+    {"weights_train": 1.0 * (Y > 0)},
+    r"split train: class 0 has only examples of weight 0; weigh one more, or leave the class out of all",
+  ),
+  "a class of weight 0 that is in the test split": (
+    {"weights_train": 1.0 * (Y < 3)},
+    r"split train: class 3 has only examples of weight 0",
+  ),
+  "a last class of weight 0, with names": (
+    {"weights_train": 1.0 * (Y < 3), "class_names": np.array(list("abcd"))},
+    r"split train: class 3 has only examples of weight 0",
+  ),
   "fewer inputs": ({"x_train": X[:-1]}, r"39 inputs but 40 labels"),
   "more inputs": ({"x_train": np.concatenate([X, X])}, r"80 inputs but 40 labels"),
   "fewer inputs in test": ({"x_test": X[:11]}, r"split test: 11 inputs but 12 labels"),

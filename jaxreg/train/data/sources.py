@@ -197,11 +197,22 @@ def npz(
   train.check("train")
   train = train.counting()
   check_apart(train, test=test)
+  names = tuple(map(str, arrays.get("class_names", np.array(())).tolist()))
   if train.has_numbers:
     num_classes = 0
+  elif train.labels.ndim == 2:
+    num_classes = 2
   else:
-    num_classes = 2 if train.labels.ndim == 2 else _count_classes(train.labels)
-  names = tuple(map(str, arrays.get("class_names", np.array(())).tolist()))
+    others = np.concatenate([splits[part].labels.ravel() for part in parts[1:]])
+    lost = np.setdiff1d(splits["train"].labels, train.labels)
+    # Any other label of weight 0 may be no class at all.
+    missed = (lost >= 0) & ((lost < max(len(names), train.labels.max())) | np.isin(lost, others))
+    if missed.any():
+      problem = (
+        f"class {lost[missed][0]} has only examples of weight 0; weigh one more, or leave the class out"
+      )
+      raise ArgumentError("", f"split train: {problem} of all splits and of class_names")
+    num_classes = _count_classes(train.labels)
   val = splits.get("val")
   if val is None:
     train, val = hold_out(train, validation_fraction, names)
