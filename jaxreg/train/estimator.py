@@ -81,6 +81,8 @@ class Estimator(BaseEstimator):
     if weights is not None:
       if weights.shape != y.shape[:1] or not weights.any():
         raise ValueError(f"sample_weight must be [{len(y)}] and not all 0, got shape {weights.shape}")
+      if (odd := weights[~(np.isfinite(weights) & (weights >= 0))]).size:
+        raise ValueError(f"sample_weight must be finite and at least 0, got {odd[0]:g}")
       X, y, weights = (x[weights != 0] for x in (X, y, weights))
     predicts = self._predicts
     has_names = predicts not in NUMBERS and (y.ndim == 1 or y.shape[1] == 1)
@@ -90,7 +92,11 @@ class Estimator(BaseEstimator):
       if len(self.classes_) < 2:
         raise ValueError(f"y must have at least 2 classes, got 1 class, {self.classes_[0]!r}")
     else:
-      y = np.asarray(y, np.float64 if predicts in NUMBERS else np.int64)
+      y = np.asarray(y, np.float64)
+      if predicts not in NUMBERS:
+        if (odd := y[y != np.round(y)]).size:
+          raise ValueError(f"y must be 0, 1 or -1 for each yes-or-no label, got {odd[0]:g}")
+        y = y.astype(np.int64)
       y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
     train_part, held_out = hold_out(Split(X, y, weights), self.config.data.validation_fraction)
     arrays: dict[str, Any] = {"x_train": train_part.inputs, "y_train": train_part.labels}
@@ -164,7 +170,11 @@ class Estimator(BaseEstimator):
 
   def _predictions(self, X: Any) -> np.ndarray:
     check_is_fitted(self, "predictor_")
-    return np.asarray(self.predictor_(self._arrays(X)))
+    X = self._arrays(X)
+    # The same values may come in another type, such as from a pipeline or a data frame.
+    if self.predictor_.input_dtype == "uint8" and np.array_equal(X, np.clip(np.round(X), 0, 255)):
+      X = X.astype(np.uint8)
+    return np.asarray(self.predictor_(X))
 
   def __sklearn_tags__(self) -> Tags:
     tags = super().__sklearn_tags__()

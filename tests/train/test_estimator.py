@@ -131,6 +131,33 @@ def test_parameters_are_fields():
     make().fit(X, np.zeros(150))
 
 
+@pytest.mark.parametrize(
+  ("method", "y", "weights", "told"),
+  [
+    ("softmax", Y, [1.0] * 149 + [-1], "sample_weight must be finite and at least 0, got -1$"),
+    ("softmax", Y, [1.0] * 149 + [np.nan], "sample_weight must be finite and at least 0, got nan$"),
+    ("softmax", Y, [1.0] * 149 + [np.inf], "sample_weight must be finite and at least 0, got inf$"),
+    ("softmax", Y, [1.0] * 149, r"sample_weight must be \[150\] and not all 0, got shape \(149,\)$"),
+    ("binary", np.where(X[:, :2] > 0, 0.8, 0), None, "y must be 0, 1 or -1 for each .* label, got 0.8$"),
+  ],
+)
+def test_weights_and_labels_that_do_not_fit_are_told(method, y, weights, told):
+  with pytest.raises(ValueError, match=told):
+    make({"method.name": method}).fit(X, y, sample_weight=weights)
+
+
+def test_bytes_may_come_in_other_types():
+  generator = np.random.default_rng(0)
+  x = generator.integers(0, 256, (40, 3), np.uint8)
+  estimator = make({"epochs": 1}).fit(x, x[:, 0] > 127)
+  expected = estimator.predict_proba(x)
+  for other in (x.astype(int), x.astype(np.float32)):
+    np.testing.assert_array_equal(estimator.predict_proba(other), expected)
+  for wrong in (x - 1.0, x + 0.5):
+    with pytest.raises(ValueError, match="inputs must be uint8"):
+      estimator.predict_proba(wrong)
+
+
 # The checks that train at most once or twice. Three others do not fit: batches are drawn, so a weight of 2 is
 # not a repeated example; float32 sums differ in the last bits with the size of a batch; a fitted estimator is
 # pickled as its folder, which needs `workdir`. The rest take minutes, as each fit compiles.
