@@ -88,7 +88,7 @@ def test_a_measurement_that_does_not_exist_is_one_line(monkeypatch, capsys):
   monkeypatch.setattr("sys.argv", ["benchmarks", "step"])
   with pytest.raises(SystemExit, match="2"):
     command.main()
-  assert "there is no measurement step; there are steps, dropmax_overhead" in capsys.readouterr().err
+  assert "there is no measurement step; there are steps, products" in capsys.readouterr().err
 
 
 def test_the_density_of_known_eigenvalues_integrates_to_their_weights(monkeypatch):
