@@ -53,9 +53,9 @@ def ece_bins(
   batch ECEs is not the ECE. `classwise` has such bins of each class's probability instead of the largest one,
   `correct` then counts the examples of the class, and the mean of `ece` is the classwise ECE. `mass` has bins
   of equal mass, for the adaptive ECE; an example of weight `w` counts as `w` examples, all in the bin of
-  their middle. Its edges depend on
-  all predictions, so its sums do not merge: the whole set must be given at once. Equal confidences may fall
-  into several of its bins, in their given order, and every device sorts all confidences.
+  their middle. Its edges depend on all predictions, so its sums do not merge: the whole set must be given at
+  once. Equal confidences may fall into several of its bins, in their given order, and every device sorts all
+  confidences.
 
   Args:
     log_probs, labels, weights, where: as in `nll`.

@@ -479,11 +479,9 @@ def encode(columns: Mapping[str, Any], frame: Frame) -> np.ndarray:
   """Encodes rows by `fit_columns` as float64 inputs `[n, inputs]`: the numbers, then the categories."""
   fill, categories = columns["fill"], columns["categories"]
   inputs = frame[[*fill]].fillna(fill).to_numpy(np.float64)
-  one_hot = []
-  for name, values in categories.items():
-    numbers = pandas().Index(values, dtype=object).get_indexer(frame[name].astype(object))  # -1 for others
-    one_hot.append(numbers[:, None] == np.arange(len(values)))
-  return np.hstack([inputs, *one_hot])
+  # A text that is missing or new is in no category.
+  texts = [pandas().Categorical(frame[name], values) for name, values in categories.items()]
+  return np.hstack([inputs, *(pandas().get_dummies(each).to_numpy() for each in texts)])
 
 
 def names_in(columns: Mapping[str, Any]) -> tuple[str, ...]:
