@@ -4,10 +4,10 @@
 
 akamaster's ResNet-20 with its published weights, the first 2000 training images of CIFAR-10 (500 for the
 eigenvalues, which take about 40 products), 250 at a time. All of its 269,722 parameters count. KFAC takes the
-convolutions and the head, in jaxreg with all images at once. BatchNorm uses its running averages. Both sides
-get the same weights and images. The seconds of all cores are added up, as in `flatness.py`. `peak` is
-the resident memory of the process at its highest during one call. DIR has `networks` and `tfds_full`; PYTHON
-has PyTorch, curvlinops and hessian-eigenthings.
+convolutions and the head. BatchNorm uses its running averages. Both sides get the same weights and images. The
+seconds of all cores are added up, as in `flatness.py`. `peak` is the resident memory of the process at its
+highest during one call. DIR has `networks` and `tfds_full`; PYTHON has PyTorch, curvlinops and
+hessian-eigenthings.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ class Side:
   """Our side: the network, its images, and each measurement as a method."""
 
   def __init__(self, study: Study, data: dict[str, np.ndarray], at_once: int) -> None:
-    self.params, self.images = study.params, jnp.asarray(data["inputs"])
+    self.params, self.images, self.at_once = study.params, jnp.asarray(data["inputs"]), at_once
     self.logits_fn = lambda params, batch, *, key: study.predict(params, batch)
     batch = {name: jnp.asarray(each) for name, each in data.items()}
     self.curvature = flatness.Curvature(study.mean_loss, study.params, batch, chunk_size=at_once)
@@ -61,7 +61,8 @@ class Side:
 
   def kfac(self, places: Any, vector: Any) -> Any:
     """The product of KFAC and a vector in the order of `subset`; builds the factors first."""
-    blocks = flatness.kfac(self.logits_fn, self.params, self.images, num_samples=None, mask=KERNELS)
+    options = {"num_samples": None, "mask": KERNELS, "chunk_size": self.at_once}
+    blocks = flatness.kfac(self.logits_fn, self.params, self.images, **options)
     result = jnp.zeros_like(vector)
     for block in blocks.values():
       own = flatness.subset(places, block.names).flat.astype(int)

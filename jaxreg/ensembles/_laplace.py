@@ -231,6 +231,7 @@ def laplace(
   structure: Literal["kfac", "ekfac", "diagonal", "dense"] = "kfac",
   noise_variance: ArrayLike = 1.0,
   mask: Mask = "*",
+  chunk_size: int | None = None,
 ) -> Laplace:
   r"""Computes the Laplace approximation of a trained network's parameters, all of them or those in `mask`.
 
@@ -257,6 +258,7 @@ def laplace(
       training residuals is too small; divide their sum of squares by `n` less the number of parameters that
       the data determine, `(values / (values + precision)).sum()` of a first posterior.
     mask: the parameters that are random, as in `flatness.subset`.
+    chunk_size: how many examples to process at a time, by default all, but those of the dense matrix 16.
 
   Raises:
     ValueError: if the outputs lack an axis, or if `kfac` and `ekfac` have no factor for more than 4096
@@ -292,7 +294,7 @@ def laplace(
     scaled, data = _Scaled(apply_fn), (batch, jnp.broadcast_to(jnp.sqrt(noise_variance), shape))
     outer_fn = _normal_loss
   if structure == "diagonal":
-    values = flatness.gauss_newton_diagonal(scaled, outer_fn, params, data, mask=mask)
+    values = flatness.gauss_newton_diagonal(scaled, outer_fn, params, data, mask=mask, chunk_size=chunk_size)
     return Laplace(params, (), number * values, apply_fn, taken, ())
   blocks = []
   covered = _covered(apply_fn, params, batch, taken) if structure != "dense" else (False,) * len(taken)
@@ -306,6 +308,7 @@ def laplace(
       num_samples=None,
       mask=_as_tree(params, covered),
       corrected=structure == "ekfac",
+      chunk_size=chunk_size,
     ).values()
   layers = [block.layer for block in blocks]
   bases = [(block.inputs, block.outputs) for block in blocks]

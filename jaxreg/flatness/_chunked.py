@@ -1,4 +1,4 @@
-"""The mean loss over more examples than fit in one pass, chunk by chunk in compiled code."""
+"""Means and sums over more examples than fit in one pass, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxreg._analyses import as_mean_and_count, num_examples
 from jaxreg._checks import check_count, check_loss_fn
 from jaxreg._sharding import partitioned
+from jaxreg._sums import Compensated, add, compensated, total
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
 
 # The maximum number of terms that one loop adds.
@@ -134,6 +136,59 @@ def _sum(function: Callable[[Array], Sums], count: int, zero: Sums) -> Sums:
 def _padding(count: int, length: int) -> int:
   """Returns by how much `count` is below a multiple of `length`."""
   return -count % length
+
+
+def checked_chunk_size(chunk_size: int | None, batch: Batch) -> int:
+  """Returns how many examples to process at a time: all by default."""
+  size = num_examples(batch)
+  if chunk_size is None:
+    return size
+  check_count(chunk_size, "chunk_size")
+  return chunk_size
+
+
+def sum_over_chunks(
+  function: Callable[..., Any], chunk_size: int, params: Any, batch: Batch, key: Key | None = None
+) -> Any:
+  """Sums a tree, `function(params, examples, key, first, stride)`, over the chunks of a batch.
+
+  The examples have the numbers `first, first + stride, ...`. Equal functions share a program. Outside of
+  `jit` the loop runs on the host: on a CPU XLA runs convolutions in a compiled loop many times slower.
+  """
+  batch, size = jax.tree.map(jnp.asarray, batch), num_examples(batch)
+  chunks, rest = divmod(size, chunk_size) if chunk_size < size else (0, size)
+  last = None
+  if rest:
+    last = _apply(function, params, last_rows(batch, rest), key, size - rest, 1)
+  if not chunks:
+    return last
+
+  def add_chunk(number: Array | int, sums: list[Compensated]) -> list[Compensated]:
+    return _add_chunk(function, chunks, chunk_size, sums, number, params, batch, key)
+
+  like = jax.eval_shape(functools.partial(_of_chunk, function, chunks, chunk_size), 0, params, batch, key)
+  sums = [compensated(jnp.zeros(x.shape, x.dtype)) for x in jax.tree.leaves(like)]
+  if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, batch, key))):
+    sums = jax.lax.fori_loop(0, chunks, add_chunk, sums)
+  else:
+    for number in range(chunks):
+      sums = jax.block_until_ready(add_chunk(number, sums))
+  if rest:
+    sums = list(map(add, sums, jax.tree.leaves(last)))
+  return jax.tree.unflatten(jax.tree.structure(like), map(total, sums))
+
+
+_apply = jax.jit(lambda function, *args: function(*args), static_argnums=0)
+
+
+def _of_chunk(function, chunks, chunk_size, number, params, batch, key):
+  return function(params, strided_chunk(batch, chunks, chunk_size, number), key, number, chunks)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
+def _add_chunk(function, chunks, chunk_size, sums, number, params, batch, key):
+  leaves = jax.tree.leaves(_of_chunk(function, chunks, chunk_size, number, params, batch, key))
+  return list(map(add, sums, leaves))
 
 
 def strided_chunk(batch: Batch, chunks: int, chunk_size: int, number: Array) -> Batch:

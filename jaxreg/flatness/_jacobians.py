@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from jaxreg._analyses import (
   as_mean_and_count,
@@ -22,13 +22,11 @@ from jaxreg._analyses import (
 from jaxreg._checks import check_count, check_loss_fn
 from jaxreg._jacobians import ExampleKeys, pull_back, unit_outputs_per_example
 from jaxreg._sharding import partitioned
-from jaxreg._sums import Compensated, add, compensated, sum_of_rows, total
-from jaxreg.flatness._chunked import last_rows, strided_chunk
-from jaxreg.flatness._subset import selected, split
+from jaxreg._sums import sum_of_rows
+from jaxreg.flatness._chunked import checked_chunk_size, sum_over_chunks
+from jaxreg.flatness._subset import selected
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
-# The sum over chunks of matrices times counts, and the sum of the counts.
-Running = tuple[Compensated, Array]
 _ENTRIES = 2**24  # the maximum number of entries of per-example gradients in memory: 64 MiB
 
 
@@ -40,6 +38,7 @@ def gauss_newton_diagonal(
   batch: Batch,
   *,
   mask: Mask = "*",
+  chunk_size: int | None = None,
 ) -> Array:
   r"""Computes the diagonal of the Gauss-Newton matrix exactly, by one backward pass for each output.
 
@@ -58,8 +57,8 @@ def gauss_newton_diagonal(
       must not couple examples, and layers must keep them on the leading axis.
     outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples, or `(mean, count)`.
     params, mask: as in `hvp`; the diagonal `[size]` is in the order of `subset(params, mask).flat`.
-    batch: `n` examples along the leading axis of its leaves; for more than fit in memory see
-      `Curvature.gauss_newton_diagonal`.
+    batch: `n` examples along the leading axis of its leaves; `Curvature.gauss_newton_diagonal` takes loaders.
+    chunk_size: how many examples to process at a time; by default all.
 
   Example:
     >>> outputs, outer = (lambda params, x, *, key: x @ params), (lambda z, x: 0.5 * (z**2).mean())
@@ -70,9 +69,30 @@ def gauss_newton_diagonal(
     Dangel, Kunstner and Hennig, `BackPACK: Packing more into Backprop`, 2020.
   """
   check_loss_fn(apply_fn, "apply_fn")
-  num_examples(batch)
-  compute = partial(diagonal, apply_fn, outer_loss_fn, selected(params, mask))
-  return partitioned(compute, widened(params), widened(batch), kept=(slice(0), slice(0)))[0]
+  size = checked_chunk_size(chunk_size, batch)
+  compute = partial(_diagonal, _Diagonal(apply_fn, outer_loss_fn, selected(params, mask)), size)
+  return partitioned(compute, widened(params), widened(batch), kept=slice(0))
+
+
+def _diagonal(function, chunk_size, params, batch):
+  total, count = sum_over_chunks(function, chunk_size, params, batch)
+  return total / count
+
+
+@dataclasses.dataclass(frozen=True)
+class _Diagonal:
+  """Computes the diagonal of some examples, times their count, and the count."""
+
+  apply_fn: Callable[..., Array]
+  outer_loss_fn: Callable[..., Array]
+  mask: tuple[bool, ...]
+
+  def __call__(
+    self, params: Params, examples: Batch, key: None, first: Array | int, stride: int
+  ) -> tuple[Array, Array]:
+    del key, first, stride
+    values, count = diagonal(self.apply_fn, self.outer_loss_fn, self.mask, params, examples)
+    return times_count(values, count), count
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -175,54 +195,33 @@ def gauss_newton_matrix(
   check_loss_fn(apply_fn, "apply_fn")
   check_count(chunk_size, "chunk_size")
   num_examples(batch)
-  compute = partial(_matrix, apply_fn, outer_loss_fn, selected(params, mask), chunk_size)
+  compute = partial(_matrix, _Block(apply_fn, outer_loss_fn, selected(params, mask)), chunk_size)
   return partitioned(compute, widened(params), widened(batch), key, kept=slice(0))
 
 
-def _matrix(apply_fn, outer_loss_fn, taken, chunk_size, params, batch, key):
-  size = num_examples(batch)
-  chunk_size = min(chunk_size, size)
-  chunks, rest = divmod(size, chunk_size)
-  batch = jax.tree.map(jnp.asarray, batch)
-
-  def add_chunk(number: Array | int, running: Running) -> Running:
-    return _add(apply_fn, outer_loss_fn, taken, chunks, chunk_size, running, number, params, batch, key)
-
-  like = split(params, taken).flat
-  running = compensated(jnp.zeros((like.size, like.size), like.dtype)), jnp.zeros((), like.dtype)
-  if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, batch, key))):
-    running = jax.lax.fori_loop(0, chunks, add_chunk, running)
-  else:  # a loop on the host, because on a CPU XLA runs convolutions in a compiled loop many times slower
-    for number in range(chunks):
-      running = jax.block_until_ready(add_chunk(number, running))
-  if rest:
-    part = _block(apply_fn, outer_loss_fn, taken, params, last_rows(batch, rest), key, size - rest, 1)
-    running = _added(running, *part)
-  matrix = total(running[0]) / running[1]
-  return (matrix + matrix.T) / 2
+def _matrix(function, chunk_size, params, batch, key):
+  total, count = sum_over_chunks(function, chunk_size, params, batch, key)
+  return (total + total.T) / (2 * count)
 
 
-def _added(running: Running, matrix: Array, count: Array) -> Running:
-  return add(running[0], matrix), running[1] + count
+@dataclasses.dataclass(frozen=True)
+class _Block:
+  """Computes the matrix of some examples, times their count, and the count."""
 
+  apply_fn: Callable[..., Array]
+  outer_loss_fn: Callable[..., Array]
+  mask: tuple[bool, ...]
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
-def _add(apply_fn, outer_loss_fn, mask, chunks, chunk_size, running, number, params, batch, key):
-  """Adds the matrix of a chunk and its count."""
-  chunk = strided_chunk(batch, chunks, chunk_size, number)
-  return _added(running, *_block(apply_fn, outer_loss_fn, mask, params, chunk, key, number, chunks))
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _block(apply_fn, outer_loss_fn, mask, params, examples, key, first, stride):
-  """Computes the matrix, times the count, of the examples with the numbers `first, first + stride, ...`."""
-  keys = None if key is None else ExampleKeys(same(key), first, stride)  # type: ignore[arg-type]
-  jacobians = pull_back(apply_fn, mask, params, examples, unit_outputs_per_example, keys)
-  rows, curvature = jacobians.flat(), outer_hessians(outer_loss_fn, jacobians.outputs, examples)
-  count = _outer_count(outer_loss_fn, jacobians.outputs, examples)
-  curved = jnp.einsum("nkc,ncd->nkd", times_count(curvature, count), rows)
-  size = rows.shape[-1]
-  return rows.reshape(-1, size).T @ curved.reshape(-1, size), count
+  def __call__(
+    self, params: Params, examples: Batch, key: Key | None, first: Array | int, stride: int
+  ) -> tuple[Array, Array]:
+    keys = None if key is None else ExampleKeys(same(key), first, stride)  # type: ignore[arg-type]
+    jacobians = pull_back(self.apply_fn, self.mask, params, examples, unit_outputs_per_example, keys)
+    rows, curvature = jacobians.flat(), outer_hessians(self.outer_loss_fn, jacobians.outputs, examples)
+    count = _outer_count(self.outer_loss_fn, jacobians.outputs, examples)
+    curved = jnp.einsum("nkc,ncd->nkd", times_count(curvature, count), rows)
+    size = rows.shape[-1]
+    return rows.reshape(-1, size).T @ curved.reshape(-1, size), count
 
 
 def _outer_count(outer_loss_fn: Callable[..., Any], z: Array, batch: Batch) -> Array:

@@ -16,9 +16,10 @@ from jaxreg._analyses import full_precision, num_examples, outputs_at, same, wid
 from jaxreg._checks import check_count, check_key, check_loss_fn, check_range
 from jaxreg._layers import Layer, layers_in, tapped
 from jaxreg._sums import Compensated, add, compensated, gram, total
+from jaxreg.flatness._chunked import checked_chunk_size, sum_over_chunks
 from jaxreg.flatness._curvature import Curvature
 from jaxreg.flatness._eigen import SpectralDensity, eigenpairs_in_memory, quadrature, smoothed
-from jaxreg.flatness._operators import Likelihood, make_scores
+from jaxreg.flatness._operators import Likelihood, Scores, make_scores
 from jaxreg.flatness._streamed import Block
 from jaxreg.flatness._subset import as_vector, selected
 from jaxreg.flatness._trace import Estimate, check_samples, estimate_mean, sample_diagonals, sample_traces
@@ -86,6 +87,7 @@ def kfac(
   losses_fn: Callable[..., Array] | None = None,
   mask: Mask = "*",
   corrected: bool = False,
+  chunk_size: int | None = None,
 ) -> dict[str, KroneckerBlock]:
   r"""Computes KFAC's or EKFAC's approximation of the Fisher matrix of dense and convolutional layers.
 
@@ -106,10 +108,13 @@ def kfac(
     apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, called with `key=None`: any function in which
       nothing couples examples.
     params: any pytree.
-    batch: the examples along the leading axis of its leaves; all are processed at once.
+    batch: the examples along the leading axis of its leaves.
     key, likelihood, num_samples, losses_fn: as in `fisher`.
     mask: the parameters, as in `subset`; all must be kernels and biases of such layers.
-    corrected: whether to compute EKFAC.
+    corrected: whether to compute EKFAC, which takes a second pass over the examples.
+    chunk_size: how many examples to process at a time, by default all. Memory holds the inputs of all layers,
+      of a convolution the patch at each position. A chunk draws with `fold_in(key, number)` of its first
+      example.
 
   Returns:
     A `KroneckerBlock` for each layer, by the name of its kernel; of its bias if `mask` leaves out the kernel.
@@ -131,9 +136,20 @@ def kfac(
   """
   check_loss_fn(apply_fn, "apply_fn")
   scores_fn = make_scores(key, likelihood, num_samples, losses_fn)
-  num_examples(batch)
-  blocks = _kfac(apply_fn, scores_fn, selected(params, mask), corrected, widened(params), widened(batch), key)
-  return {block.names[[*block.layer.numbers].index(_main(block.layer))]: block for block in blocks}
+  size, n = checked_chunk_size(chunk_size, batch), num_examples(batch)
+  params, batch = widened(params), widened(batch)
+  layers = _find_layers(apply_fn, params, batch, selected(params, mask))
+  factors = sum_over_chunks(_Factors(apply_fn, scores_fn, layers), size, params, batch, key)
+  left, right, scales = map(list, zip(*_eigen(factors, n), strict=True))
+  if corrected:
+    point = params, [*zip(left, right, strict=True)]
+    squares = sum_over_chunks(_Squares(apply_fn, scores_fn, layers), size, point, batch, key)
+    scales = [x / n for x in squares]
+  names = paths.leaf_names(params)
+  return {
+    names[_main(layer)]: KroneckerBlock(*numbers, layer, tuple(names[number] for number in layer.numbers))
+    for layer, *numbers in zip(layers, left, right, scales, strict=True)
+  }
 
 
 def _main(layer: Layer) -> int:
@@ -141,65 +157,96 @@ def _main(layer: Layer) -> int:
   return layer.kernel if layer.kernel in layer.numbers else layer.numbers[0]
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _kfac(apply_fn, scores_fn, taken, corrected, params, batch, key):
-  leaves, tree = jax.tree.flatten(params)
+def _find_layers(
+  apply_fn: Callable[..., Array], params: Params, batch: Batch, taken: tuple[bool, ...]
+) -> tuple[Layer, ...]:
+  """Returns the layers of the leaves that are `taken`."""
   names = paths.leaf_names(params)
-
-  def outputs_fn(leaves: list[Array], batch: Batch) -> Array:
-    return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch)
-
-  layers, why = layers_in(outputs_fn, leaves, batch, taken)
+  outputs_fn = partial(_outputs, apply_fn, jax.tree.structure(params))
+  layers, why = layers_in(outputs_fn, jax.tree.leaves(params), batch, taken)
   if why:
     listed = ", ".join(f"{names[number]} {reason}" for number, reason in [*why.items()][:5])
     more = f" and {len(why) - 5} more" if len(why) > 5 else ""
     raise ValueError(
       f"mask must select only kernels and biases of dense and convolutional layers, but {listed}{more}"
     )
-  run = tapped(partial(outputs_fn, batch=batch), leaves, layers)
-  value, inputs, zeros = run({})
+  return tuple(layers)
 
-  def value_at(taps: dict[int, Array]) -> Array:
-    return run(taps)[0]
 
-  pull = jax.vjp(value_at, zeros)[1]
+def _outputs(apply_fn: Callable[..., Array], tree: Any, leaves: list[Array], batch: Batch) -> Array:
+  return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch)
 
-  def gradients_at(score: Array) -> tuple[dict[int, Array], dict[int, Array]]:
-    gradients = pull(score)[0]
-    # The gradients of all scores together need the most memory, so only EKFAC keeps them.
-    return jax.tree.map(_gram_of_rows, gradients), gradients if corrected else {}
 
-  # By kernel: `[samples, units, units]` and `[samples, n, positions, units]`
-  grams, gradients = jax.lax.map(gradients_at, scores_fn(value, batch, same(key)))
+@dataclasses.dataclass(frozen=True)
+class _Factors:
+  """Sums the outer products of layers' inputs, the mean over positions, and of gradients in their outputs."""
+
+  apply_fn: Callable[..., Array]
+  scores_fn: Scores
+  layers: tuple[Layer, ...]
+
+  def __call__(
+    self, params: Params, examples: Batch, key: Key | None, first: Array | int, stride: int
+  ) -> list[tuple[Array, Array]]:
+    del stride
+    inputs, pull, scores = self.passes(params, examples, key, first)
+    # The gradients of all scores together would need the most memory.
+    outer = jax.lax.map(lambda score: jax.tree.map(_gram_of_rows, pull(score)[0]), scores)
+    return [
+      (_gram_of_rows(inputs[number]) / inputs[number].shape[1], outer[number].mean(axis=0))
+      for number in (layer.kernel for layer in self.layers)
+    ]
+
+  def passes(
+    self, params: Params, examples: Batch, key: Key | None, first: Array | int
+  ) -> tuple[dict[int, Array], Callable[[Array], tuple[dict[int, Array]]], Array]:
+    """Returns layers' inputs `[n, positions, k]` by their kernels, the backward pass, and the scores."""
+    leaves, tree = jax.tree.flatten(params)
+    run = tapped(partial(_outputs, self.apply_fn, tree, batch=examples), leaves, [*self.layers])
+    outputs, inputs, zeros = run({})
+    pull = jax.vjp(lambda taps: run(taps)[0], zeros)[1]
+    own = None if key is None else jax.random.fold_in(same(key), first)  # type: ignore[arg-type]
+    joined = {layer.kernel: layer.inputs(inputs[layer.kernel]) for layer in self.layers}
+    return joined, pull, self.scores_fn(outputs, examples, own)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Squares(_Factors):
+  """Sums the squares of the examples' gradients along the eigenvectors of the factors."""
+
+  def __call__(
+    self, params: Any, examples: Batch, key: Key | None, first: Array | int, stride: int
+  ) -> list[Array]:
+    del stride
+    params, bases = params
+    inputs, pull, scores = self.passes(params, examples, key, first)
+    # By kernel: `[samples, n, positions, units]`
+    gradients = jax.lax.map(lambda score: pull(score)[0], scores)
+    return [
+      _squares(inputs[layer.kernel] @ left, gradients[layer.kernel] @ right) / len(scores)
+      for layer, (left, right) in zip(self.layers, bases, strict=True)
+    ]
+
+
+def _squares(h: Array, g: Array) -> Array:
+  """Sums squares over examples and samples, from `[n, t, k]` and `[samples, n, t, units]`: `[k, units]`."""
+
+  def add_squares(running: Compensated, example: tuple[Array, Array]) -> tuple[Compensated, None]:
+    h, g = example
+    return add(running, (jnp.einsum("tk,stu->sku", h, g) ** 2).sum(axis=0)), None
+
+  start = compensated(jnp.zeros((h.shape[2], g.shape[3]), h.dtype))
+  return total(jax.lax.scan(add_squares, start, (h, jnp.swapaxes(g, 0, 1)))[0])
+
+
+@jax.jit
+def _eigen(factors: list[tuple[Array, Array]], n: Array) -> list[tuple[Array, Array, Array]]:
+  """Returns the two bases and the scales of each layer."""
   blocks = []
-  for layer in layers:
-    own = tuple(names[number] for number in layer.numbers)
-    outer = grams[layer.kernel].mean(axis=0) / num_examples(batch)
-    factors = _kronecker(layer.inputs(inputs[layer.kernel]), outer, gradients.get(layer.kernel))
-    blocks.append(KroneckerBlock(*factors, layer, own))
+  for inner, outer in factors:
+    (first, left), (second, right) = jnp.linalg.eigh(inner / n), jnp.linalg.eigh(outer / n)
+    blocks.append((left, right, jnp.maximum(first, 0)[:, None] * jnp.maximum(second, 0)[None, :]))
   return blocks
-
-
-def _kronecker(h: Array, outer: Array, g: Array | None) -> tuple[Array, Array, Array]:
-  """Returns the two bases and the scales of a layer.
-
-  `h` are its inputs, `outer` is the factor of its outputs, and `g` are the gradients in its outputs. EKFAC
-  alone needs `g`.
-  """
-  n, positions, _ = h.shape
-  inner, left = jnp.linalg.eigh(_gram_of_rows(h) / (n * positions))
-  variances, right = jnp.linalg.eigh(outer)
-  scales: Any = jnp.maximum(inner, 0)[:, None] * jnp.maximum(variances, 0)[None, :]
-  if g is not None:
-
-    def add_squares(running: Compensated, example: tuple[Array, Array]) -> tuple[Compensated, None]:
-      inputs, gradients = example
-      squares = jnp.einsum("tk,stu->sku", inputs @ left, gradients @ right) ** 2
-      return add(running, squares.sum(axis=0)), None
-
-    start = compensated(jnp.zeros_like(scales))
-    scales = total(jax.lax.scan(add_squares, start, (h, jnp.swapaxes(g, 0, 1)))[0]) / (n * len(g))
-  return left, right, scales
 
 
 def _gram_of_rows(x: Array) -> Array:

@@ -54,10 +54,10 @@ def covariances(hessian, tau=TAU):
   return np.stack([j @ inverse @ j.T for j in jacobians(NEW)])
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("likelihood", ["categorical", "normal"])
+@pytest.mark.parametrize("likelihood", ["categorical", pytest.param("normal", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("structure", ["dense", "diagonal", "kfac", "ekfac"])
-def test_outputs_of_a_linear_model(x64, likelihood, structure):
+@pytest.mark.parametrize("chunk_size", [pytest.param(None, marks=pytest.mark.thorough), 5])
+def test_outputs_of_a_linear_model(x64, likelihood, structure, chunk_size):
   hessian = gauss_newton(likelihood, NOISE)
   if structure == "diagonal":
     hessian = np.diag(np.diag(hessian))
@@ -68,7 +68,7 @@ def test_outputs_of_a_linear_model(x64, likelihood, structure):
     if structure == "ekfac":  # the same eigenvectors, and the exact matrix's diagonal along them
       basis = np.kron(np.linalg.eigh(X.T @ X)[1], np.linalg.eigh(outer)[1])
       hessian = basis @ np.diag(np.diag(basis.T @ exact @ basis)) @ basis.T
-  posterior = fit(structure, likelihood, noise_variance=NOISE)
+  posterior = fit(structure, likelihood, noise_variance=NOISE, chunk_size=chunk_size)
   found = posterior.linearized(NEW, precision=TAU, chunk_size=2)
   np.testing.assert_allclose(found.outputs, NEW @ KERNEL, rtol=1e-9)
   np.testing.assert_allclose(found.covariance, covariances(hessian), rtol=1e-7, atol=1e-10)
@@ -218,6 +218,7 @@ def test_numbers_of_laplace_torch(x64, case):
     likelihood=LIKELIHOODS[case["likelihood"]],
     structure=NAMES[case["structure"]],
     noise_variance=TORCH["noise_variance"],
+    chunk_size=3,
   )
   tau = TORCH["precision"]
   found = posterior.linearized(jnp.asarray(TORCH["new"]), precision=tau)

@@ -56,13 +56,14 @@ def conv_factors(params, batch):
   return np.concatenate([np.ones((5, 6, 1)), patches], axis=2), np.asarray(jax.grad(after)(z))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("corrected", [pytest.param(False, marks=pytest.mark.thorough), True])
-def test_kfac_of_a_convolution(corrected):
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("chunk_size", [pytest.param(None, marks=pytest.mark.thorough), 2])
+def test_kfac_of_a_convolution(corrected, chunk_size):
   """Its factors from patches that NumPy cuts out; EKFAC's scales are mean squares in their eigenvectors."""
   params, batch = conv_problem()
   h, g = conv_factors(params, batch)
-  blocks = flatness.kfac(conv_fn, params, batch, losses_fn=losses_fn, corrected=corrected)
+  options = {"corrected": corrected, "chunk_size": chunk_size}
+  blocks = flatness.kfac(conv_fn, params, batch, losses_fn=losses_fn, **options)
   assert list(blocks) == ["conv/kernel", "last/kernel"]
   a, b = np.einsum("ntk,ntl->kl", h, h) / 30, np.einsum("ntu,ntv->uv", g, g) / 5
   expected = np.kron(a, b)
@@ -98,5 +99,6 @@ def test_kfac_of_one_example_is_its_fisher():
   """A dense layer, one position: the Kronecker product of means is the mean of products."""
   params, batch = problem(examples=1)
   blocks = flatness.kfac(logits_fn, params, batch, key=jax.random.key(0), mask="Dense_1/*")
-  fisher = flatness.fisher(logits_fn, params, batch, key=jax.random.key(0), mask="Dense_1/*")
+  drawn = jax.random.fold_in(jax.random.key(0), 0)
+  fisher = flatness.fisher(logits_fn, params, batch, key=drawn, mask="Dense_1/*")
   np.testing.assert_allclose(blocks["Dense_1/kernel"].matrix(), fisher.matrix(), atol=1e-14)

@@ -172,10 +172,11 @@ def test_of_a_relu_network_it_is_the_diagonal_of_the_hessian(side):
 
 
 @pytest.mark.thorough
-def test_of_a_smooth_network_it_is_that_of_the_jacobians():
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_of_a_smooth_network_it_is_that_of_the_jacobians(chunk_size):
   params, batch = problem()
   smooth = lambda params, batch, *, key: apply_fn(params, batch, key=key, activation=jnp.tanh)
-  found = flatness.gauss_newton_diagonal(smooth, outer, params, batch)
+  found = flatness.gauss_newton_diagonal(smooth, outer, params, batch, chunk_size=chunk_size)
   np.testing.assert_allclose(found, expected(smooth, params, batch), atol=1e-15)
 
 

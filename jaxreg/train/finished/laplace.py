@@ -99,6 +99,7 @@ def laplace_measures(
       likelihood="categorical" if noise is None else "normal",
       structure=structure,
       noise_variance=1.0 if noise is None else noise,
+      chunk_size=run.batch_size,
     )
   except ValueError as error:  # too many parameters without a factor
     raise RunError(f"laplace.structure: {error}") from error
@@ -110,7 +111,13 @@ def laplace_measures(
   else:
     key = keys.prediction(state.key, state.step, jnp.int32(0))
     samples_of_params = posterior.sample(key, precision=precision, num_samples=samples)
-    drawn = jax.lax.map(lambda params: apply_fn(params, inputs, key=None), samples_of_params)
+
+    @jax.jit
+    def outputs_of(x: Array) -> Array:
+      return jax.lax.map(lambda params: apply_fn(params, x, key=None), samples_of_params)
+
+    chunks = range(0, len(inputs), run.batch_size)
+    drawn = jnp.concatenate([outputs_of(inputs[at : at + run.batch_size]) for at in chunks], axis=1)
     if noise is not None:
       outputs, variance = drawn.mean(axis=0), drawn.var(axis=0)
     else:
