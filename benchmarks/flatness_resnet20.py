@@ -4,9 +4,9 @@
 
 akamaster's ResNet-20 with its published weights, the first 2000 training images of CIFAR-10 (500 for the
 eigenvalues, which take about 40 products), 250 at a time. All of its 269,722 parameters count. KFAC takes the
-convolutions and the head. BatchNorm uses its running averages. Both sides get the same weights and images. The
-seconds of all cores are added up, as in `flatness.py`. `peak` is the resident memory of the process at its
-highest during one call. DIR has `networks` and `tfds_full`; PYTHON has PyTorch, curvlinops and
+convolutions and the head. BatchNorm uses its running averages. Both sides get the same weights and images.
+The seconds of all cores are added up, as in `flatness.py`. `peak` is the resident memory of the process at
+its highest during one call. DIR has `networks` and `tfds_full`; PYTHON has PyTorch, curvlinops and
 hessian-eigenthings.
 """
 

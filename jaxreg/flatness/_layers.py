@@ -223,17 +223,17 @@ class _Squares(_Factors):
     # By kernel: `[samples, n, positions, units]`
     gradients = jax.lax.map(lambda score: pull(score)[0], scores)
     return [
-      _squares(inputs[layer.kernel] @ left, gradients[layer.kernel] @ right) / len(scores)
-      for layer, (left, right) in zip(self.layers, bases, strict=True)
+      _squares(inputs[layer.kernel], gradients[layer.kernel], *basis) / len(scores)
+      for layer, basis in zip(self.layers, bases, strict=True)
     ]
 
 
-def _squares(h: Array, g: Array) -> Array:
+def _squares(h: Array, g: Array, left: Array, right: Array) -> Array:
   """Sums squares over examples and samples, from `[n, t, k]` and `[samples, n, t, units]`: `[k, units]`."""
 
   def add_squares(running: Compensated, example: tuple[Array, Array]) -> tuple[Compensated, None]:
     h, g = example
-    return add(running, (jnp.einsum("tk,stu->sku", h, g) ** 2).sum(axis=0)), None
+    return add(running, (jnp.einsum("tk,stu->sku", h @ left, g @ right) ** 2).sum(axis=0)), None
 
   start = compensated(jnp.zeros((h.shape[2], g.shape[3]), h.dtype))
   return total(jax.lax.scan(add_squares, start, (h, jnp.swapaxes(g, 0, 1)))[0])

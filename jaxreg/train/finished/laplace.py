@@ -32,6 +32,7 @@ Arrays = dict[str, Array]
 Parts = tuple[Array, ...]
 
 MOST_DENSE = 10_000  # parameters; their matrix takes 400 MB
+FITTED = 64  # training examples whose layers' inputs and gradients are in memory at once
 CHUNK = 16  # examples whose Jacobians are in memory at once
 
 
@@ -99,7 +100,7 @@ def laplace_measures(
       likelihood="categorical" if noise is None else "normal",
       structure=structure,
       noise_variance=1.0 if noise is None else noise,
-      chunk_size=run.batch_size,
+      chunk_size=FITTED,
     )
   except ValueError as error:  # too many parameters without a factor
     raise RunError(f"laplace.structure: {error}") from error
