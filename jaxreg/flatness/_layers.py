@@ -146,10 +146,11 @@ def kfac(
     squares = sum_over_chunks(_Squares(apply_fn, scores_fn, layers), size, point, batch, key)
     scales = [x / n for x in squares]
   names = paths.leaf_names(params)
-  return {
-    names[_main(layer)]: KroneckerBlock(*numbers, layer, tuple(names[number] for number in layer.numbers))
-    for layer, *numbers in zip(layers, left, right, scales, strict=True)
-  }
+  blocks = {}
+  for number, layer in enumerate(layers):
+    own = tuple(names[leaf] for leaf in layer.numbers)
+    blocks[names[_main(layer)]] = KroneckerBlock(left[number], right[number], scales[number], layer, own)
+  return blocks
 
 
 def _main(layer: Layer) -> int:
