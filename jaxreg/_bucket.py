@@ -33,16 +33,10 @@ class Stored(NamedTuple):
   age: float
 
 
-def missing_packages() -> str | None:
-  """Returns the command that installs what `gs://` needs; None if it is there."""
-  there = all(importlib.util.find_spec(name) for name in ("etils", "gcsfs"))
-  return None if there else install("gcs")
-
-
 def bucket_path(path: Any) -> Any:
   """Returns the `epath.Path` of `gs://BUCKET/FOLDER`."""
-  if command := missing_packages():
-    raise ModuleNotFoundError(f"{path}: a bucket needs gcsfs: {command}")
+  if not all(map(importlib.util.find_spec, ("etils", "gcsfs"))):
+    raise ModuleNotFoundError(f"{path}: a bucket needs gcsfs: {install('gcs')}")
   file_system()
   from etils import epath
 

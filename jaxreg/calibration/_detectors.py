@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import (
@@ -23,7 +22,7 @@ from jaxreg._checks import (
 )
 from jaxreg._errors import ArgumentError
 from jaxreg._sharding import gathered
-from jaxreg._where import check_where
+from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.typing import Array
 
 KINDS = ("mahalanobis", "relative_mahalanobis", "knn", "vim", "react")
@@ -141,12 +140,14 @@ def fit_detector(
     return jax.tree_util.Partial(_vim_scores, *_fit_vim(features, weights, kernel, bias, num_components))
   if labels is None:
     raise ArgumentError("labels", f"must be given for {kind}, got None")
-  labels = labels if where is None else jnp.where(counts, jnp.asarray(labels), 0)
+  given: Any = labels
+  if np.shape(given) == (number,):  # `check_labels` refuses others
+    given = zero_elsewhere(where, given if isinstance(given, np.ndarray) else jnp.asarray(given))
   if num_classes is None:
-    if isinstance(labels, Tracer):
+    if (classes := known_values(given)) is None:
       raise ArgumentError("num_classes", "must be given for labels that are traced, got None")
-    num_classes = int(jnp.max(check_array(labels, "labels"))) + 1
-  labels = gathered(check_labels(labels, features, "features", num_classes=num_classes))
+    num_classes = int(classes.max()) + 1
+  labels = gathered(check_labels(given, features, "features", num_classes=num_classes))
   fitted = _fit_mahalanobis(features, weights, labels, num_classes)
   return jax.tree_util.Partial(_relative_scores if kind == "relative_mahalanobis" else _class_scores, *fitted)
 

@@ -5,7 +5,8 @@ Its parts, from the top down; each imports from those below it::
   cli       flags to a checked configuration
   summary   the results of a job in a few lines
   estimator a configuration as an estimator of scikit-learn
-  jobs      train, evaluate, predict, compare, report, check_data, compile, merge
+  jobs      train, evaluate, predict, compare, report, check_data, compile, merge,
+            export
   finished  a finished run: restore, load, its loss, measures
   assemble  the last part that sees a configuration: from a configuration to pure functions
   run       one run and its work directory: loop, checkpoints, log, results

@@ -164,6 +164,7 @@ def test_the_limit_of_the_energy_is_the_largest_logit():
     ({"kind": "vim", **LAYER, "num_components": 6}, "num_components must be below the 6"),
     ({"kind": "knn", "num_neighbors": 91}, "num_neighbors must be at most the 90"),
     ({"kind": "mahalanobis", "labels": LABELS, "num_classes": 2}, r"labels must lie in \[0, 2\)"),
+    ({"kind": "mahalanobis", "labels": LABELS[:1]}, r"got labels \(1,\) for features"),
     (
       {"kind": "knn", "num_neighbors": 21, "where": np.arange(90) < 20},
       "num_neighbors must be at most the 20",

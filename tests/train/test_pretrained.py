@@ -85,7 +85,7 @@ def test_averages_of_batch_norm_come_too():
   zeros = lambda tree: jax.tree.map(lambda x: np.zeros((1, *x.shape), x.dtype), tree)
   ones = lambda tree: jax.tree.map(lambda x: np.ones(x.shape, x.dtype), tree)
   state = program.abstract
-  backbone = initial_state.parts_of(initial_state.variables_of(state), "backbone")
+  backbone = initial_state.parts_of(state.variables, "backbone")
   assert jax.tree.leaves(backbone["model_state"])
   started = initial_state.with_pretrained(
     program,

@@ -9,6 +9,7 @@ import runs
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import DataSpec
@@ -270,3 +271,14 @@ def test_another_step_or_seed_draws_other_masks():
 def test_the_root_key_never_changes():
   state, _ = jitted()(start(), batch())
   np.testing.assert_array_equal(jax.random.key_data(state.key), jax.random.key_data(start().key))
+
+
+@pytest.mark.parametrize(("field", "value"), [("batch_size", 0), ("precision", "float16"), ("seed", -1)])
+def test_a_configuration_made_in_python_is_checked(tmp_path, field, value):
+  config = train.base_config()
+  config[field] = value
+  with pytest.raises(train.RunError, match=f"^{field}: "):
+    train.train(config, tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+  with pytest.raises(train.RunError, match=f"^{field}: "):
+    train.make_program(config, input_shape=(4,), num_classes=3, num_examples=8)

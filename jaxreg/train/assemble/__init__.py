@@ -3,5 +3,4 @@
 `from_config` makes the pure functions of a run from a configuration and a description of the data.
 `load_data` loads the data, and `run_parts` places a run on the devices. `compatibility` tests the
 configuration against the data, the devices and the network.
-May import: run, config, devices, registry, step, data. Jobs import it; nothing below sees a configuration.
 """

@@ -2,13 +2,12 @@
 
 # pyright: reportUnknownMemberType=false
 
-import math
 from collections.abc import Iterator, Mapping
 
 import jax
 
 from jaxreg import models
-from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
+from jaxreg.train.config.choices import Config, chosen, chosen_all
 from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.sharding import make_mesh, num_parts
@@ -185,12 +184,3 @@ def check_state(config: Config, data: DataSpec, method: Method, *, has_statistic
       f"optimizer.name: path_sgd needs a head that gives logits by affine layers alone, and the head of "
       f"method.name={config.method.name} does not"
     )
-
-
-def check_numbers(config: Config) -> None:
-  """Checks that every number that the run reads is finite."""
-  for field, value in relevant(flatten(config)).items():
-    numbers: list[object] = [*value] if isinstance(value, list) else [value]
-    for number in numbers:
-      if isinstance(number, float) and not math.isfinite(number):
-        raise RunError(f"{field}: must be finite, got {number}")

@@ -65,6 +65,7 @@ def build(
   Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
   teacher of a distillation, the program serves for predictions: its training step lacks that term.
   """
+  check(config)
   length = compatibility.length(config, data.sizes)
   compatibility.check_data(config, data)
   try:
@@ -76,7 +77,6 @@ def build(
     if not (isinstance(error, OPTIONS_FAIL) or _own_objects(config)):
       raise
     raise _field_error(error, config) from error
-  compatibility.check_numbers(config)
   return program
 
 
@@ -119,7 +119,6 @@ def make_program(
   Raises:
     RunError: for options from which no step can be built.
   """
-  check(config)
   if "distillation" in config.regularizers.names and teacher is None:
     raise RunError("regularizers.distillation: make_program reads no run; give it a function teacher")
   if (init_fn is None) != (apply_fn is None):

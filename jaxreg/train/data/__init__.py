@@ -3,5 +3,4 @@
 A batch passes three files: its source (a row of `REGISTRY["data"]`), `images` or `dataset` with the examples,
 and `batches`, which says which examples these are and puts them on the devices. Functions here see no
 configuration: their errors name arguments, and `assemble/load_data.py` names the fields.
-May import: nothing of the trainer but errors, entries, keys, sealed_tables, user_cache and user_paths.
 """

@@ -36,12 +36,6 @@ MOST_PIXELS = 2**26  # of one image, because a small file may claim very many
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 ATTEMPTS = 10  # to find a random crop that fits into the image
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
-ORIENTATION = 274  # the number of this tag in EXIF
-# The names of Pillow's operations that make an image upright, for the orientations 2 to 8.
-UPRIGHT = (
-  *("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE"),
-  *("ROTATE_270", "TRANSVERSE", "ROTATE_90"),
-)
 
 # Damaged EXIF is common and does no harm. A filter around each call would not be safe with threads.
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning)
@@ -149,24 +143,21 @@ def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
   The orientation in the image's EXIF is applied. From 16 bits, the higher 8 are taken. Without an alpha
   channel in the result, transparent parts show white. Of several frames or pages, the first is taken.
   """
-  from PIL import Image
+  from PIL import Image, ImageOps
 
   mode = MODES.get(channels, "RGB")
   with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
     if math.prod(image.size) > MOST_PIXELS:
       raise ValueError(f"it has {math.prod(image.size)} pixels, and at most {MOST_PIXELS} are decoded")
     image.load()
-    try:
-      turn = dict(enumerate(UPRIGHT, 2)).get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF raises many errors; the image is taken as upright
-      turn = None
+    with contextlib.suppress(Exception):  # damaged EXIF raises many errors; the image is taken as upright
+      ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith(("I", "F")):
       image = _higher_byte(image)
     elif "A" not in mode and image.has_transparency_data:
       image = image.convert("RGBA")
       image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    image = image.convert(mode)
-    return image.transpose(Image.Transpose[turn]) if turn else image
+    return image.convert(mode)
 
 
 def _higher_byte(image: "Image.Image") -> "Image.Image":

@@ -656,7 +656,9 @@ def _divided(parts: Mapping[str, Rows], labels: Labels, validation_fraction: flo
       try:
         kept, held = hold_out(positions, fraction, labels.class_names)
       except ArgumentError as error:
-        raise ArgumentError("test", error.problem) if part == "test" else error from error
+        if part == "test":
+          raise ArgumentError("test", error.problem) from error
+        raise
       parts["train"], parts[part] = (train.take(each.inputs[:, 0]) for each in (kept, held))
   return parts
 

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -44,28 +44,13 @@ class Predicted(NamedTuple):
     return measure(self.log_probs if log_probs is None else log_probs, self.labels, where=self.where)
 
 
-def _mce(shown: Predicted) -> Measured:
-  return {"mce": calibration.ece(shown.measured(calibration.ece_bins), norm="max")}
-
-
-def _adaptive_ece(shown: Predicted) -> Measured:
-  return {
-    "adaptive_ece": calibration.ece(shown.measured(functools.partial(calibration.ece_bins, kind="mass")))
-  }
-
-
-def _classwise_ece(shown: Predicted) -> Measured:
-  bins = shown.measured(functools.partial(calibration.ece_bins, kind="classwise"))
-  return {"classwise_ece": calibration.ece(bins).mean()}
+def _ece(name: str, shown: Predicted, *, kind: Any = "width", **options: Any) -> Measured:
+  bins = shown.measured(functools.partial(calibration.ece_bins, kind=kind))
+  return {name: calibration.ece(bins, **options).mean()}  # by class, there is one for each
 
 
 def _smooth_ece(shown: Predicted) -> Measured:
   return {"smooth_ece": shown.measured(calibration.smooth_ece)}
-
-
-def _debiased_ece(shown: Predicted) -> Measured:
-  bins = shown.measured(functools.partial(calibration.ece_bins, kind="mass"))
-  return {"debiased_ece": calibration.ece(bins, norm="l2", debiased=True)}
 
 
 def _selective(shown: Predicted) -> Measured:
@@ -80,16 +65,12 @@ def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> Measure
   return {"temperature": temperature, **_again("tempered", shown, tempered)}
 
 
-def _vector(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+def _scaled(
+  kind: Literal["vector", "matrix"], shown: Predicted, held_out: Predicted, alpha: float
+) -> Measured:
   del alpha
-  scaling = held_out.measured(functools.partial(calibration.fit_temperature, kind="vector"))
-  return _again("vector", shown, calibration.temper(shown.log_probs, temperature=scaling))
-
-
-def _matrix(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
-  del alpha
-  scaling = held_out.measured(functools.partial(calibration.fit_temperature, kind="matrix"))
-  return _again("matrix", shown, calibration.temper(shown.log_probs, temperature=scaling))
+  scaling = held_out.measured(functools.partial(calibration.fit_temperature, kind=kind))
+  return _again(kind, shown, calibration.temper(shown.log_probs, temperature=scaling))
 
 
 def _again(name: str, shown: Predicted, log_probs: Array) -> Measured:
@@ -292,20 +273,20 @@ def _remarks(dataset: Dataset, split: str, names: Collection[str]) -> list[str]:
 
 
 SPLIT_ALONE: dict[str, Callable[[Predicted], Measured]] = {
-  "mce": _mce,
-  "adaptive_ece": _adaptive_ece,
-  "classwise_ece": _classwise_ece,
+  "mce": functools.partial(_ece, "mce", norm="max"),
+  "adaptive_ece": functools.partial(_ece, "adaptive_ece", kind="mass"),
+  "classwise_ece": functools.partial(_ece, "classwise_ece", kind="classwise"),
   "smooth_ece": _smooth_ece,
-  "debiased_ece": _debiased_ece,
+  "debiased_ece": functools.partial(_ece, "debiased_ece", kind="mass", norm="l2", debiased=True),
   "selective": _selective,
   "ranking": _ranking,
   "f1": _f1,
 }
-# These learn one number from the validation split.
+# These learn numbers from the validation split.
 HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], Measured]] = {
   "temperature": _temperature,
-  "vector": _vector,
-  "matrix": _matrix,
+  "vector": functools.partial(_scaled, "vector"),
+  "matrix": functools.partial(_scaled, "matrix"),
   "isotonic": _isotonic,
   "conformal": _conformal,
   "aps": _aps,

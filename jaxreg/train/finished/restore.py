@@ -11,7 +11,6 @@ from etils.epath import Path
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import is_resident, load_data
 from jaxreg.train.assemble.run_parts import replicas_of
-from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, add_options, base_config, check_imports, flatten, relevant
 from jaxreg.train.config.fields import reads_streams, row_of
 from jaxreg.train.data.batches import Source, make_source
@@ -76,7 +75,6 @@ def restore_run(
   config = config or restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)
   try:
-    check(config)
     program = build(config, data)
   except RunError as error:
     raise ArgumentError("workdir", f"{workdir}: {error}") from error

@@ -13,7 +13,7 @@ from jaxreg.paths import leaf_names
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import ArgumentError, RunError, field_error, one_line
 from jaxreg.train.finished.restore import restore_run
-from jaxreg.train.run.initial_state import parts_of, variables_of
+from jaxreg.train.run.initial_state import parts_of
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import Variables
 from jaxreg.train.step.terms import TeacherFn
@@ -49,14 +49,14 @@ def make_teacher(data: DataSpec, workdir: str) -> TeacherFn:
 
 def load_pretrained(program: Program, *, workdir: str, file: str, checkpoint: str) -> Variables:
   """Loads the backbone of the run in `workdir`, or of `file` with its head if that fits, for `program`."""
-  ours = variables_of(program.abstract)
+  ours = program.abstract.variables
   try:
     if file:
       field, advice = "file", "give model.name=ResNet with stem=imagenet and the depth of the file"
       theirs = _read_torch(local_path(file, "file"))
     else:
       field, advice = "workdir", "give the same model and inputs"
-      theirs = variables_of(restore_run(user_path(workdir, "workdir"), checkpoint, 0)[1])
+      theirs = restore_run(user_path(workdir, "workdir"), checkpoint, 0)[1].variables
   except RunError as error:
     raise _in_section("pretrained", error) from error
   loaded, wanted = _shapes(theirs, "backbone"), _shapes(ours, "backbone")

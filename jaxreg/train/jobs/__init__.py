@@ -1,4 +1,1 @@
-"""The jobs: one file for each value of `config.job`, `(config, workdir) -> results`.
-
-May import: finished and all below.
-"""
+"""The jobs: one file for each value of `config.job`, `(config, workdir) -> results`."""

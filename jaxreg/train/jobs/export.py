@@ -11,13 +11,11 @@ import numpy as np
 
 from jaxreg import calibration
 from jaxreg._atomic_files import make_folder, write_bytes, write_json, write_text
-from jaxreg.train.config.choices import Config, flatten
+from jaxreg.train.config.choices import Config
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.finished.inputs import in_model_units
-from jaxreg.train.finished.load import Predictor, restore_predictor
-from jaxreg.train.jobs.predict import Predicted, held_out
-from jaxreg.train.run.folder_name import EVALUATES
-from jaxreg.train.run.workdir import check_same
+from jaxreg.train.finished.load import Predictor
+from jaxreg.train.jobs.predict import Predicted, held_out, restored_members
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.targets import Numbers
 from jaxreg.train.user_paths import user_path
@@ -66,16 +64,8 @@ def export(config: Config, workdir: str | os.PathLike[str]) -> Table:
     RunError: if the work directory holds nothing usable, or for a run whose program cannot be exported.
   """
   workdir, options = user_path(workdir, "--workdir"), config.export
-  if jax.process_count() > 1:
-    raise RunError(f"job: export runs in one process, got {jax.process_count()}")
-  members = [
-    restore_predictor(workdir, config, config.evaluate.checkpoint, replica)
-    for replica in range(config.ensemble)
-  ]
+  members = restored_members(config, workdir)
   model = members[0]
-  check_same(workdir, flatten(config), model.data, EVALUATES)
-  if model.data.has_tokens:
-    raise RunError("job: export needs images, features or a table, and this run reads tokens")
   learned, numbers = _calibrated(model, held_out(members, config.eval_batch_size), config.evaluate.alpha)
   function = functools.partial(_predict, members, learned)
   (batch,) = jax.export.symbolic_shape("batch")

@@ -31,7 +31,7 @@ from jaxreg.train.jobs.train import figure_title
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints, restore_state
 from jaxreg.train.run.evaluation import batches, make_evaluate
-from jaxreg.train.run.initial_state import compile_init, variables_of
+from jaxreg.train.run.initial_state import compile_init
 from jaxreg.train.run.lock import check_there, locked
 from jaxreg.train.run.log import progress, say
 from jaxreg.train.run.manifest import check_path
@@ -146,7 +146,7 @@ class Merger:
   def final_state(self, variables: Variables, step: int) -> TrainState:
     """Returns the state to save, stacked."""
     state = self.with_variables(variables)
-    extras = jax.jit(self.program.extras.init)(variables_of(state))
+    extras = jax.jit(self.program.extras.init)(state.variables)
     step_leaf = place(self._mesh, np.asarray(step, state.step.dtype), PartitionSpec())
     return self.replicas.pack((state.replace(extras=extras, step=step_leaf),))
 
@@ -255,8 +255,8 @@ def _ingredients(config: Config, merger: Merger) -> list[Ingredient]:
       if replica:
         with naming("merge.runs"):
           state = restore_state(program, folder, step, replica, their.replicas)
-      variables = jax.device_get(variables_of(state))
-      _check_shapes(folder, variables, variables_of(merger.program.abstract))
+      variables = jax.device_get(state.variables)
+      _check_shapes(folder, variables, merger.program.abstract.variables)
       label = str(folder) + (f", seed {their.seed + replica}" if their.replicas > 1 else "")
       made.append(Ingredient(label, variables, step, merger.values(variables)))
   if len(made) < 2:

@@ -59,17 +59,9 @@ def predict(config: Config, workdir: str | os.PathLike[str]) -> Table:
     RunError: if the work directory holds nothing usable, or for examples that do not fit the run.
   """
   workdir, options, size = user_path(workdir, "--workdir"), config.predict, config.eval_batch_size
-  if jax.process_count() > 1:
-    raise RunError(f"job: predict runs in one process, got {jax.process_count()}")
   source, out = _files(options.file, options.out)
-  members = [
-    restore_predictor(workdir, config, config.evaluate.checkpoint, replica)
-    for replica in range(config.ensemble)
-  ]
+  members = restored_members(config, workdir)
   model = members[0]
-  check_same(workdir, flatten(config), model.data, EVALUATES)
-  if model.data.has_tokens:
-    raise RunError("job: predict needs images, features or a table, and this run reads tokens")
   try:
     examples = _examples(model, source)
     predictions = _predictions(members, examples.stored, len(examples.names), size)
@@ -94,6 +86,20 @@ def predict(config: Config, workdir: str | os.PathLike[str]) -> Table:
     "columns": [name for name, _ in columns],
     "remarks": remarks,
   }
+
+
+def restored_members(config: Config, workdir: epath.Path) -> list[Predictor]:
+  """Returns the networks of a run, one or an ensemble, for a job of one process that takes stored inputs."""
+  if jax.process_count() > 1:
+    raise RunError(f"job: {config.job} runs in one process, got {jax.process_count()}")
+  members = [
+    restore_predictor(workdir, config, config.evaluate.checkpoint, replica)
+    for replica in range(config.ensemble)
+  ]
+  check_same(workdir, flatten(config), members[0].data, EVALUATES)
+  if members[0].data.has_tokens:
+    raise RunError(f"job: {config.job} needs images, features or a table, and this run reads tokens")
+  return members
 
 
 def lines(results: Table) -> str:

@@ -11,6 +11,7 @@ from jaxreg.train.assemble.compatibility import check_devices
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.run_parts import make_run, replicas_of
+from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.batches import make_feed
@@ -59,6 +60,7 @@ def train(config: Config, workdir: str | os.PathLike[str], *, part: str = "") ->
 
 def _claim_and_train(config: Config, workdir: Path, part: str, times: Times) -> Table:
   # Everything is loaded, checked and traced before the work directory is touched.
+  check(config)
   fields = flatten(config)
   processes.same("config", fields)
   dataset = processes.everywhere(lambda: load_data(config))

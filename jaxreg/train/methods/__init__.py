@@ -1,7 +1,6 @@
 """The methods that `method.name` can name, one file for each kind: head, loss, prediction rule and row.
 
 `METHODS` has all rows. A new method is a loss in `jaxreg.losses`, a row here, a config and a test.
-May import: errors, keys, entries.
 """
 
 from jaxreg.train.methods import (

@@ -9,6 +9,7 @@ import optax
 
 from jaxreg import losses, models
 from jaxreg._errors import ArgumentError
+from jaxreg._leaves import wide
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array
 
@@ -50,7 +51,7 @@ def student_t_nll(*, outputs: Array, log_vars: Array, targets: Array, df: float 
   """Computes `losses.student_t_nll`; `log_vars` is the logarithm of the variance of the distribution."""
   if not df > 2:
     raise ArgumentError("df", f"must be above 2, where the variance is finite, got {df}")
-  log_scales = (_wide(log_vars) + math.log((df - 2) / df)) / 2
+  log_scales = (wide(log_vars) + math.log((df - 2) / df)) / 2
   return losses.student_t_nll(outputs, log_scales, targets, df=df)
 
 
@@ -63,23 +64,19 @@ def pinball(*, outputs: Array, targets: Array, levels: tuple[float, ...] = (0.05
 
 def predict_means(*, outputs: Array) -> Array:
   """Stacks the outputs and their variances, which are 0: `[batch, ..., 2]`."""
-  means = _wide(outputs)
+  means = wide(outputs)
   return jnp.stack([means, jnp.zeros_like(means)], axis=-1)
 
 
 def predict_gaussian(*, outputs: Array, log_vars: Array) -> Array:
   """Stacks the mean and the variance: `[batch, ..., 2]`."""
-  return jnp.stack([_wide(outputs), jnp.exp(_wide(log_vars))], axis=-1)
+  return jnp.stack([wide(outputs), jnp.exp(wide(log_vars))], axis=-1)
 
 
 def predict_quantiles(*, outputs: Array, levels: tuple[float, ...]) -> Array:
   """Sorts the quantiles, `[batch, ..., levels]`, because single ones may cross."""
   del levels
-  return jnp.sort(_wide(outputs), axis=-1)
-
-
-def _wide(x: Array) -> Array:
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  return jnp.sort(wide(outputs), axis=-1)
 
 
 def on_outputs(loss: Callable[..., Array], term: str) -> Method:

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg import losses
 from jaxreg._initializers import initializers
+from jaxreg._leaves import wide
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array
 
@@ -32,7 +33,7 @@ class BinaryHead(nn.Module):
 
 def predict_binary(*, logits: Array) -> Array:
   """Computes the log-probabilities of no and yes for each label: `[batch, ..., 2]`."""
-  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  logits = wide(logits)
   return jax.nn.log_sigmoid(jnp.stack([-logits, logits], axis=-1))
 
 

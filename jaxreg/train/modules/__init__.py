@@ -2,5 +2,4 @@
 
 `linen`, `nnx`, `equinox` and `functions` have one adapter each; `adapt` chooses among them. Only the heads of
 `methods` are written in a module system, Linen.
-May import: errors, keys, entries.
 """

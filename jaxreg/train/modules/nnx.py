@@ -8,6 +8,7 @@ from types import EllipsisType
 import jax
 import jax.numpy as jnp
 
+from jaxreg._leaves import rebuilt
 from jaxreg.train import keys
 from jaxreg.train.entries import Options
 from jaxreg.train.modules.module import PureModule, Result, Variables, accepted, check_kept, with_named_leaves
@@ -45,7 +46,7 @@ def nnx_module(make: Callable[..., PyTree], options: Options, x: jax.ShapeDtypeS
       own = keys.numbered(key, next(numbers))
       return jax.random.split(own, leaf.shape) if leaf.shape else own
 
-    new = jax.tree.map(_same, states)
+    new = rebuilt(states)
     for state, values in zip(new, (params, jax.tree.map(drawn, rng_states), model_state), strict=True):
       nnx.replace_by_pure_dict(state, values)
     return nnx.merge(graph, *new)
@@ -77,7 +78,3 @@ def nnx_module(make: Callable[..., PyTree], options: Options, x: jax.ShapeDtypeS
     return model
 
   return with_named_leaves(init, apply, bind, jax.eval_shape(init, jax.random.key(0), x))
-
-
-def _same(x: Array) -> Array:
-  return x

@@ -3,5 +3,4 @@
 `loop` trains, evaluates and saves; `dispatch` says at which steps. `checkpoint` and `manifest` keep states,
 `workdir` and `lock` guard the folder. `recorder`, `log`, `metrics_file` and `results` write numbers.
 `initial_state` begins a run, `evaluation` evaluates it, and `health` watches it.
-May import: devices, step, data, and the flat tables of config. A run holds numbers and functions.
 """

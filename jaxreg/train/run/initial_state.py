@@ -51,7 +51,7 @@ def with_pretrained(
   program: Program, state: TrainState, pretrained: Variables, mesh: jax.sharding.Mesh
 ) -> TrainState:
   """Replaces parts of the stacked states: each replica gets a copy of the `pretrained` parts."""
-  old = parts_of(variables_of(state), *pretrained["params"])
+  old = parts_of(state.variables, *pretrained["params"])
   copies = jax.tree.map(lambda new, old: np.broadcast_to(new, old.shape), pretrained, old)
   placed = place(mesh, copies, PartitionSpec())
   params = {**state.params, **placed["params"]}
@@ -65,11 +65,6 @@ def with_pretrained(
       for name, part in extras["reference"].items()
     }
   return state.replace(params=params, model_state=model_state, extras=extras)
-
-
-def variables_of(state: TrainState) -> Variables:
-  """Returns the parameters and the model state of a training state."""
-  return {"params": state.params, "model_state": state.model_state}
 
 
 def parts_of(variables: Variables, *names: str) -> Variables:

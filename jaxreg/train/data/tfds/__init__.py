@@ -2,5 +2,4 @@
 
 `prepared` finds a prepared set and checks it, `records` reads its examples and keeps them in the user's
 cache, and `builders` prepares a set that is missing.
-May import: data.
 """

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from jaxreg._atomic_files import replaced
 from jaxreg._extras import install
@@ -73,7 +74,7 @@ def arrays(builder: Reader, folder: Path, split: str, image: str, label: str, or
 
 def streamed(folder: Path, split: str, image: str, label: str) -> Split:
   """Reads a split whose images are decoded when a batch is made; takes the arguments of `arrays`."""
-  labels = cached(folder, (split, label), lambda: {"labels": _labels(folder, split, label)})["labels"]
+  labels = cached(folder, (split, label), lambda: _values(folder, split, label, np.int64, "labels"))["labels"]
   records = Records(str(folder), split, image, fingerprint(folder))
   return Split(Images(records, np.arange(len(labels))), labels)
 
@@ -81,7 +82,7 @@ def streamed(folder: Path, split: str, image: str, label: str) -> Split:
 def numbers(builder: Reader, folder: Path, split: str, order: str) -> np.ndarray:
   """The numbers at the end of the ids of a split, such as 7 for `train_00007`, in the order of `arrays`."""
   with reading(builder, folder, split):
-    ids = cached(folder, (split, "id"), lambda: {"ids": _ids(folder, split)})["ids"]
+    ids = cached(folder, (split, "id"), lambda: _values(folder, split, "id", bytes, "ids"))["ids"]
   ids = np.sort(ids, kind="stable") if order == "id" else ids
   ends = [re.search(rb"\d+$", each) for each in ids.tolist()]
   if not all(ends):
@@ -132,26 +133,16 @@ def _opened(folder: str, split: str) -> Sequence[Table]:
   return _undecoded(tensorflow_datasets.builder_from_directory(folder), split)
 
 
-def _labels(folder: Path, split: str, label: str) -> np.ndarray:
+def _values(folder: Path, split: str, feature: str, dtype: DTypeLike, what: str) -> dict[str, np.ndarray]:
+  """Reads a feature of all examples, as the array `what`."""
   source: Any = _opened(str(folder), split)
-  labels = np.empty(len(source), np.int64)
+  values = np.empty(len(source), object)  # texts may have any length
 
   def read(positions: range) -> None:
-    labels[positions] = [example[label] for example in source.__getitems__(positions)]
+    values[positions] = [example[feature] for example in source.__getitems__(positions)]
 
-  in_chunks(read, len(source), f"reading the labels of {split}")
-  return labels
-
-
-def _ids(folder: Path, split: str) -> np.ndarray:
-  source: Any = _opened(str(folder), split)
-  ids = np.full(len(source), b"", object)
-
-  def read(positions: range) -> None:
-    ids[positions] = [example["id"] for example in source.__getitems__(positions)]
-
-  in_chunks(read, len(source), f"reading the ids of {split}")
-  return ids.astype(bytes)
+  in_chunks(read, len(source), f"reading the {what} of {split}")
+  return {what: values.astype(dtype)}
 
 
 def _decoded(builder: Reader, split: str, image: str, label: str, order: str) -> dict[str, np.ndarray]:
