@@ -772,7 +772,7 @@ def test_a_streamed_set_has_the_same_images_and_labels(uneven, monkeypatch):
   colours = np.concatenate([np.asarray(split.inputs)[:, 0, 0, 0] for split in (odd.train, odd.val)])
   assert sorted(colours) == list(range(40))
   assert odd.describe() != of_five(read()).describe()
-  monkeypatch.setattr(tfds_records, "_labels", lambda *_: pytest.fail("they were read before"))
+  monkeypatch.setattr(tfds_records, "_values", lambda *_: pytest.fail("they were read before"))
   assert of_five(read("uneven/odd")).describe() == odd.describe()
   with pytest.raises(RunError, match="order: must be stored"):
     read(order="id")
