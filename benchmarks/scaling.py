@@ -75,7 +75,7 @@ def main() -> None:
   parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
   parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
   parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=["data"])
-  parser.add_argument("--topology", help="of TPUs, such as v5e:2x4, instead of fake devices; needs libtpu")
+  parser.add_argument("--topology", help="of TPUs, such as v5e:2x4, instead of simulated ones; needs libtpu")
   parser.add_argument("--utilization", type=float, default=0.4)
   arguments = parser.parse_args()
   topology = parse_topology(arguments.topology or f"gpu:{max(arguments.devices)}")
