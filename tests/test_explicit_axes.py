@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxreg import augment, averaging, calibration, flatness, losses, noise
+from jaxreg import augment, averaging, calibration, ensembles, flatness, losses, noise
 
 EXAMPLES = 256
 _rng = np.random.default_rng(0)
@@ -45,6 +45,11 @@ def swag(params):
     params = jax.tree.map(lambda x: x * x + 1, params)
     state = average.update(state, params)
   return average.sample(key(), state)
+
+
+def ekfac(params, batch, **options):
+  options = {"num_samples": None, "mask": "kernel", "corrected": True, **options}
+  return flatness.kfac(outputs, params, batch, **options)["kernel"]
 
 
 BATCH = (PARAMS, WHOLE), (X, ROWS), (LABELS, ROWS)
@@ -103,6 +108,16 @@ CALLS = {
     lambda params, *batch: flatness.gauss_newton_diagonal(outputs, outer, params, batch),
     *BATCH,
   ),
+  "kfac": (lambda params, *batch: ekfac(params, batch).matrix(), *BATCH),
+  "kfac in chunks": (lambda params, *batch: ekfac(params, batch, chunk_size=48).matrix(), *BATCH),
+  "laplace in chunks": (
+    lambda params, *batch: (
+      ensembles.laplace(outputs, params, batch, structure="ekfac", chunk_size=48)
+      .linearized(batch, precision=1.0, chunk_size=48)
+      .covariance
+    ),
+    *BATCH,
+  ),
   "per_example_noise_covariance": (
     lambda params, *batch: flatness.per_example_noise_covariance(noisy, params, batch, key=key()),
     *BATCH,
@@ -116,13 +131,10 @@ CALLS = {
     *BATCH,
   ),
 }
-THOROUGH = ("gauss_newton_matrix", "gauss_newton_diagonal", "per_example_noise_covariance", "top_eigenpairs")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-  "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in THOROUGH)) for name in CALLS]
-)
+@pytest.mark.parametrize("name", CALLS)
 def test_gives_what_it_gives_on_one_device(name):
   call, *arguments = CALLS[name]
   want = jax.jit(call)(*(x for x, _ in arguments))

@@ -19,6 +19,8 @@ from jaxreg._jacobians import JacobianRows, pull_back, unit_outputs_per_example
 from jaxreg._layers import Layer, Part, layers_in
 from jaxreg._leaves import wide
 from jaxreg._log_odds import others_log_probs
+from jaxreg._sharding import partitioned
+from jaxreg.flatness._chunked import checked_chunk_size
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
 STRUCTURES = ("kfac", "ekfac", "diagonal", "dense")
@@ -93,11 +95,8 @@ class Laplace:
     check_option(precision, "precision", (), low=0, open_low=True)
     check_count(chunk_size, "chunk_size")
 
-    def some(first):
-      return jax.tree.map(lambda x: jnp.asarray(x)[first : first + chunk_size], batch)
-
-    parts = [_linearized(self, some(at), precision) for at in range(0, num_examples(batch), chunk_size)]
-    return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+    compute = functools.partial(_linearized, int(chunk_size))
+    return LinearizedOutputs(*partitioned(compute, batch, self, precision, kept=(slice(1), slice(1))))
 
   def sample(self, key: Key, *, precision: ArrayLike, num_samples: int) -> Params:
     """Draws parameters: all leaves get a leading axis `[num_samples]`, also those that are constant."""
@@ -165,8 +164,15 @@ def _best_precision(values: Array, flat: Array) -> Array:
 
 
 @full_precision
-def _linearized(posterior: Laplace, batch: Batch, precision: ArrayLike) -> LinearizedOutputs:
-  return _compiled_linearized(posterior, jax.tree.map(wide, batch), precision)
+def _linearized(
+  chunk_size: int, batch: Batch, posterior: Laplace, precision: ArrayLike
+) -> tuple[Array, Array]:
+  parts = []
+  for first in range(0, num_examples(batch), chunk_size):
+    some = jax.tree.map(lambda x, at=first: wide(jnp.asarray(x)[at : at + chunk_size]), batch)
+    parts.append(_compiled_linearized(posterior, some, precision))
+  outputs, covariances = zip(*parts, strict=True)
+  return jnp.concatenate(outputs), jnp.concatenate(covariances)
 
 
 @jax.jit
@@ -258,7 +264,7 @@ def laplace(
       training residuals is too small; divide their sum of squares by `n` less the number of parameters that
       the data determine, `(values / (values + precision)).sum()` of a first posterior.
     mask: the parameters that are random, as in `flatness.subset`.
-    chunk_size: how many examples to process at a time, by default all, but those of the dense matrix 16.
+    chunk_size: how many examples to process at a time, by default all; of an exact block at most 16.
 
   Raises:
     ValueError: if the outputs lack an axis, or if `kfac` and `ekfac` have no factor for more than 4096
@@ -316,7 +322,8 @@ def laplace(
   if any(rest):
     if structure != "dense":
       _check_dense(params, rest, structure)
-    matrix = flatness.gauss_newton_matrix(scaled, outer_fn, params, data, mask=_as_tree(params, rest))
+    few, own = min(16, checked_chunk_size(chunk_size, batch)), _as_tree(params, rest)
+    matrix = flatness.gauss_newton_matrix(scaled, outer_fn, params, data, mask=own, chunk_size=few)
     values, vectors = jnp.linalg.eigh(matrix)
     layers.append(_as_layer(params, rest))
     bases.append((vectors, jnp.ones((1, 1), vectors.dtype)))

@@ -144,7 +144,7 @@ def checked_chunk_size(chunk_size: int | None, batch: Batch) -> int:
   if chunk_size is None:
     return size
   check_count(chunk_size, "chunk_size")
-  return chunk_size
+  return int(chunk_size)
 
 
 def sum_over_chunks(
@@ -153,8 +153,22 @@ def sum_over_chunks(
   """Sums a tree, `function(params, examples, key, first, stride)`, over the chunks of a batch.
 
   The examples have the numbers `first, first + stride, ...`. Equal functions share a program. Outside of
-  `jit` the loop runs on the host: on a CPU XLA runs convolutions in a compiled loop many times slower.
+  `jit` the loop runs on the host: on a CPU XLA runs convolutions in a compiled loop many times slower. Along
+  the axes of an explicit mesh it is compiled, too, and the sum is a copy on each device.
   """
+  try:
+    hash(function)
+  except TypeError as error:
+    raise TypeError(
+      f"functions must be hashable, so that a second call compiles nothing, got one of an {error}; a "
+      "dataclass is hashable with frozen=True or eq=False"
+    ) from None
+  return partitioned(
+    functools.partial(_sum_over_chunks, function, chunk_size), params, batch, key, kept=slice(0)
+  )
+
+
+def _sum_over_chunks(function, chunk_size, params, batch, key):
   batch, size = jax.tree.map(jnp.asarray, batch), num_examples(batch)
   chunks, rest = divmod(size, chunk_size) if chunk_size < size else (0, size)
   last = None

@@ -21,7 +21,6 @@ from jaxreg._analyses import (
 )
 from jaxreg._checks import check_count, check_loss_fn
 from jaxreg._jacobians import ExampleKeys, pull_back, unit_outputs_per_example
-from jaxreg._sharding import partitioned
 from jaxreg._sums import sum_of_rows
 from jaxreg.flatness._chunked import checked_chunk_size, sum_over_chunks
 from jaxreg.flatness._subset import selected
@@ -55,7 +54,8 @@ def gauss_newton_diagonal(
   Args:
     apply_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with `key=None`. It
       must not couple examples, and layers must keep them on the leading axis.
-    outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples, or `(mean, count)`.
+    outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples. If some do not count, or not alike,
+      it must return `(mean, count)`: it gets one chunk of examples at a time.
     params, mask: as in `hvp`; the diagonal `[size]` is in the order of `subset(params, mask).flat`.
     batch: `n` examples along the leading axis of its leaves; `Curvature.gauss_newton_diagonal` takes loaders.
     chunk_size: how many examples to process at a time; by default all.
@@ -70,12 +70,8 @@ def gauss_newton_diagonal(
   """
   check_loss_fn(apply_fn, "apply_fn")
   size = checked_chunk_size(chunk_size, batch)
-  compute = partial(_diagonal, _Diagonal(apply_fn, outer_loss_fn, selected(params, mask)), size)
-  return partitioned(compute, widened(params), widened(batch), kept=slice(0))
-
-
-def _diagonal(function, chunk_size, params, batch):
-  total, count = sum_over_chunks(function, chunk_size, params, batch)
+  summed = _Diagonal(apply_fn, outer_loss_fn, selected(params, mask))
+  total, count = sum_over_chunks(summed, size, widened(params), widened(batch))
   return total / count
 
 
@@ -195,12 +191,8 @@ def gauss_newton_matrix(
   check_loss_fn(apply_fn, "apply_fn")
   check_count(chunk_size, "chunk_size")
   num_examples(batch)
-  compute = partial(_matrix, _Block(apply_fn, outer_loss_fn, selected(params, mask)), chunk_size)
-  return partitioned(compute, widened(params), widened(batch), key, kept=slice(0))
-
-
-def _matrix(function, chunk_size, params, batch, key):
-  total, count = sum_over_chunks(function, chunk_size, params, batch, key)
+  block = _Block(apply_fn, outer_loss_fn, selected(params, mask))
+  total, count = sum_over_chunks(block, int(chunk_size), widened(params), widened(batch), key)
   return (total + total.T) / (2 * count)
 
 

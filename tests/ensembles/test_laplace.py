@@ -252,6 +252,8 @@ def test_refusals():
     options = {"likelihood": "normal", "structure": structure}
     with pytest.raises(ValueError, match=r"shape \(40, outputs\), got \(40,\); add an axis"):
       ensembles.laplace(without_axis, {"kernel": jnp.ones((3, 1))}, jnp.ones((40, 3)), **options)
+    with pytest.raises(ValueError, match="chunk_size must be at least 1, got 0"):
+      fit(structure, chunk_size=0)
 
 
 def test_the_prediction_is_nearly_the_integral_over_a_gaussian():

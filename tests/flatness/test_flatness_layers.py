@@ -1,5 +1,6 @@
 """KFAC against NumPy."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -102,3 +103,17 @@ def test_kfac_of_one_example_is_its_fisher():
   drawn = jax.random.fold_in(jax.random.key(0), 0)
   fisher = flatness.fisher(logits_fn, params, batch, key=drawn, mask="Dense_1/*")
   np.testing.assert_allclose(blocks["Dense_1/kernel"].matrix(), fisher.matrix(), atol=1e-14)
+
+
+def test_a_function_without_a_hash_is_refused():
+  @dataclasses.dataclass
+  class Network:
+    width: int = 2
+
+    def __call__(self, params, batch, *, key):
+      return batch["x"] @ params["kernel"]
+
+  with pytest.raises(
+    TypeError, match=r"^functions must be hashable, .* 'Network'; .*frozen=True or eq=False$"
+  ):
+    flatness.kfac(Network(), {"kernel": jnp.ones((2, 3))}, {"x": jnp.ones((4, 2))}, num_samples=None)
