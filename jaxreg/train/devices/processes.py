@@ -164,10 +164,7 @@ def _agreed(call: Callable[[], T], *, ask: bool) -> list[T]:
       results.append(call())
     except Exception as raised:  # Of any type, because the other processes wait for the outcome.
       error = raised
-  if jax.process_count() > 1:
-    outcomes = exchange((results, None if error is None else one_line(error, limit=1000)))
-  else:
-    outcomes = [(results, None)]
+  outcomes = exchange((results, None if error is None else one_line(error, limit=1000)))
   if error is not None:
     raise error
   for number, (_, problem) in enumerate(outcomes):

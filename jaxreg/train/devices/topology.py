@@ -1,6 +1,7 @@
 """Devices that are not here: their speeds, and stand-ins for which a step can be compiled."""
 
 import dataclasses
+import math
 import os
 import re
 from typing import Any
@@ -55,7 +56,6 @@ CHIPS = {
   "h200": Chip("NVIDIA H200", 0.75 * 141e9, 4800e9, 450e9, 50e9, node=8),
 }
 CHIPS["gpu"] = CHIPS["h100"]
-TPUS = ("v5e", "v6e")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,8 @@ class Topology:
     # libtpu's lock keeps processes from sharing a TPU. Compiling uses none, and another process may, too.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update(
-      "jax_enable_compilation_cache", False
-    )  # a program for other devices cannot be read back
+    # A program for other devices cannot be read back.
+    jax.config.update("jax_enable_compilation_cache", False)
     if not self.is_tpu:
       jax.config.update("jax_num_cpu_devices", self.size * self.slices)
 
@@ -118,7 +117,4 @@ def parse_topology(text: str, slices: int = 1) -> Topology:
     )
   if match[1] not in CHIPS:
     raise unknown("compile.topology", match[1], CHIPS)
-  size = 1
-  for side in match[2].split("x"):
-    size *= int(side)
-  return Topology(text, CHIPS[match[1]], size, slices)
+  return Topology(text, CHIPS[match[1]], math.prod(map(int, match[2].split("x"))), slices)

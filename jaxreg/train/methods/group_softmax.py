@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 
 from jaxreg import losses, models
-from jaxreg._errors import ArgumentError
+from jaxreg._checks import check_choice
 from jaxreg._group_scores import GROUPINGS
 from jaxreg.train.methods.method import Method
 from jaxreg.typing import Array, Key
@@ -22,8 +22,7 @@ def group_softmax(
   **arguments: Array,
 ) -> Array:
   """Computes `losses.group_softmax`; `grouping` names the rule, and the random rule gets the key."""
-  if grouping not in GROUPINGS:
-    raise ArgumentError("grouping", f"must be one of {', '.join(GROUPINGS)}, got {grouping!r}")
+  check_choice(grouping, "grouping", GROUPINGS)
   rule = GROUPINGS[grouping]
   if grouping == "random":
     rule = functools.partial(rule, key)

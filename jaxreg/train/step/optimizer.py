@@ -1,8 +1,6 @@
 """The Optax chain of a run, and the optimizers that Optax and `jaxreg.optim` lack."""
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
-# pyright: reportMissingTypeStubs=false
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +11,7 @@ import optax
 import optax.contrib
 
 from jaxreg import optim, paths
+from jaxreg._checks import check_choice
 from jaxreg._errors import ArgumentError
 from jaxreg.train.entries import Chosen, Options
 from jaxreg.train.user_modules import short
@@ -232,8 +231,7 @@ def reparameterize(
   inner: optax.GradientTransformation, *, coordinates: str = "sinh", scale: float = 1.0
 ) -> optax.GradientTransformationExtraArgs:
   """Runs the optimizer `inner` in coordinates `y`: each parameter is `x = scale * f(y)` elementwise."""
-  if coordinates not in COORDINATES:
-    raise ArgumentError("coordinates", f"must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
+  check_choice(coordinates, "coordinates", COORDINATES)
   if not scale > 0:
     raise ArgumentError("scale", f"must be above 0, got {scale}")
   forward, inverse = COORDINATES[coordinates]
