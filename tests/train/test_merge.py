@@ -219,15 +219,26 @@ def test_a_real_kill_leaves_no_run(trained, tmp_path):
 
 @pytest.mark.thorough
 def test_the_statistics_of_batch_norm_are_estimated_again(tmp_path, monkeypatch):
-  """Against the mean over the batches of their statistics, which a pass from zeros and the momentum give."""
+  """Against the mean over the batches of their statistics, which a pass from zeros and the momentum give.
+
+  The batches are the first 64 examples of a permutation, of a file that has its classes one after the other.
+  """
   runs.on_devices(monkeypatch, 1)
+  monkeypatch.setattr(merging, "MOST_EXAMPLES", 64)
   monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
   fields = {"method.name": "softmax", "model.name": "CifarResNet", "model.CifarResNet.depth": 8, "epochs": 1}
-  train.train(runs.make_config({**fields, "data.subset.limit": 64}), tmp_path / "run")
+  x = np.random.default_rng(0).normal(size=(160, 8, 8, 1))
+  y = np.arange(128) // 64
+  arrays = {"x_train": x[:128] + y[:, None, None, None], "y_train": y}
+  np.savez(tmp_path / "sorted.npz", **arrays, x_test=x[128:], y_test=y[::4])
+  fields |= {"data.name": "npz", "data.npz.path": str(tmp_path / "sorted.npz")}
+  train.train(runs.make_config(fields), tmp_path / "run")
   predict = train.load(tmp_path / "run")
   variables = {"params": predict.state.params, "model_state": predict.state.model_state}
   got = merging.Merger(predict.config).completed(variables["params"], variables)
-  images = predict.dataset.train.inputs[:64] / predict.scale
+  examples = predict.dataset.train
+  order = np.random.Generator(np.random.Philox(key=[0, 0])).permutation(len(examples))[:64]
+  images = examples.inputs[order] / predict.scale
   sums = None
   for batch in np.split(np.float32(images), 2):
     zeros = jax.tree.map(np.zeros_like, predict.state.model_state)

@@ -24,7 +24,7 @@ from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import is_resident, load_data
 from jaxreg.train.assemble.run_parts import replicas_of
 from jaxreg.train.config.choices import Config, base_config, flatten
-from jaxreg.train.data.batches import gather, make_source, place
+from jaxreg.train.data.batches import batch_indices, make_source, place
 from jaxreg.train.errors import RunError, naming, one_line
 from jaxreg.train.finished.restore import restore_config, restore_run
 from jaxreg.train.jobs.train import figure_title
@@ -82,6 +82,11 @@ class Merger:
       name: make_source(self._mesh, split, resident=resident, standard=standard)
       for name, split in dataset.splits().items()
     }
+    # As in training, the order is random: a file may have its classes one after the other.
+    number = len(dataset.train)
+    most = min(number, max(MOST_EXAMPLES, self.config.batch_size))
+    shuffled = dataset.train.take(batch_indices(0, 0, num_examples=number, batch_size=most))
+    self._shuffled = make_source(self._mesh, shuffled, resident=False, standard=standard)
     self._evaluate = make_evaluate(self.program, self.replicas, self.config.eval_batch_size)
     self._apply = jax.jit(self.program.apply_fn, static_argnames="train")
 
@@ -137,11 +142,11 @@ class Merger:
     return {"params": params, "model_state": jax.device_get(filled(statistics))}
 
   def _train_inputs(self) -> Iterator[Array]:
-    """Yields batches of training examples, without the last one if it is smaller."""
-    source, size = self._sources["train"], self.config.batch_size
-    number = min(max(len(source) // size, 1), max(MOST_EXAMPLES // size, 1))
+    """Yields batches of training examples in random order, without the last one if it is smaller."""
+    source, size = self._shuffled, self.config.batch_size
+    number = max(len(source) // size, 1)
     for _, batch in zip(range(number), batches(source, size, self._mesh), strict=False):
-      yield self.program.examples(gather(source.arrays, batch)).inputs
+      yield self.program.examples(batch).inputs
 
   def final_state(self, variables: Variables, step: int) -> TrainState:
     """Returns the state to save, stacked."""
