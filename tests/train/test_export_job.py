@@ -1,6 +1,8 @@
 """The job `export`: one function that needs JAX only."""
 
 import json
+import re
+import runpy
 import subprocess
 import sys
 
@@ -56,6 +58,12 @@ def test_classes(tmp_path, light_runs):
   np.testing.assert_array_equal(outputs["set"][clear], (-log_probs <= threshold)[clear])
   assert about["class_names"] == list(predict.class_names)
   assert about["platforms"] == ["cpu", "cuda", "tpu"]
+  # Pixels are bytes; floats are taken only where they equal one.
+  shown = runpy.run_path(str(tmp_path / "export" / "predict.py"))["predict"]
+  np.testing.assert_array_equal(shown(np.float64(inputs))["set"], outputs["set"])
+  for wrong in (0.0625, np.nan, np.inf, -1, 256):
+    with pytest.raises(ValueError, match=rf"^inputs must be finite uint8, as .*, got {wrong}$"):
+      shown(np.full(inputs.shape, wrong))
 
 
 def test_a_network_that_needs_the_number_of_its_examples_is_refused(tmp_path, light_runs, monkeypatch):
@@ -105,6 +113,10 @@ def test_numbers_in_the_units_of_the_data(tmp_path, light_runs):
   low, high = predict.interval(x[:3])
   np.testing.assert_allclose(outputs["low"], low - widening * unit, rtol=0, atol=1e-4 * unit)
   np.testing.assert_allclose(outputs["high"], high + widening * unit, rtol=0, atol=1e-4 * unit)
+  shown = runpy.run_path(str(workdir / "export" / "predict.py"))["predict"]
+  for wrong in (np.nan, np.inf, 1e300):
+    with pytest.raises(ValueError, match=rf"^inputs must be finite float32, .*got {re.escape(str(wrong))}"):
+      shown(np.where(x[:3] == x[1, 2], wrong, x[:3]))
 
 
 @pytest.mark.thorough

@@ -35,9 +35,15 @@ model = export.deserialize((folder / "model.bin").read_bytes())
 
 
 def predict(inputs):
+  given = stored = np.asarray(inputs)
   if about["input_mean"]:
-    inputs = (np.asarray(inputs, np.float64) - about["input_mean"]) / about["input_std"]
-  outputs = model.call(np.asarray(inputs, about["input_dtype"]))
+    stored = (np.asarray(given, np.float64) - about["input_mean"]) / about["input_std"]
+  with np.errstate(all="ignore"):
+    stored = stored.astype(about["input_dtype"])
+  wrong = stored != given if stored.dtype.kind in "iu" else ~np.isfinite(stored)
+  if wrong.any():
+    raise ValueError(f"inputs must be finite {stored.dtype}, as the run's data are, got {given[wrong][0]}")
+  outputs = model.call(stored)
   if about["label_mean"]:
     mean, std = about["label_mean"], about["label_std"]
     outputs = {name: np.asarray(value, np.float64) * std + mean for name, value in outputs.items()}
