@@ -36,7 +36,13 @@ def exported(workdir, inputs, **fields):
   np.save(workdir / "inputs.npy", inputs)
   subprocess.run([sys.executable, "-c", CALL, str(workdir)], check=True, cwd=workdir)
   with np.load(workdir / "outputs.npz") as outputs:
-    return dict(outputs), json.loads((workdir / "export" / "model.json").read_text())
+    return dict(outputs), table(workdir)
+
+
+def table(workdir):
+  """Returns `model.json`, as a reader that takes nothing but JSON."""
+  text = (workdir / "export" / "model.json").read_text()
+  return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 def test_classes(tmp_path, light_runs):
@@ -64,6 +70,9 @@ def test_classes(tmp_path, light_runs):
   for wrong in (0.0625, np.nan, np.inf, -1, 256):
     with pytest.raises(ValueError, match=rf"^inputs must be finite uint8, as .*, got {wrong}$"):
       shown(np.full(inputs.shape, wrong))
+  outputs, about = exported(tmp_path, inputs, **{"evaluate.alpha": "0.001"})  # needs 999 examples
+  assert about["threshold"] is None
+  assert outputs["set"].all()
 
 
 def test_a_network_that_needs_the_number_of_its_examples_is_refused(tmp_path, light_runs, monkeypatch):
@@ -117,6 +126,9 @@ def test_numbers_in_the_units_of_the_data(tmp_path, light_runs):
   for wrong in (np.nan, np.inf, 1e300):
     with pytest.raises(ValueError, match=rf"^inputs must be finite float32, .*got {re.escape(str(wrong))}"):
       shown(np.where(x[:3] == x[1, 2], wrong, x[:3]))
+  outputs, about = exported(workdir, x[:3], **{"evaluate.alpha": "0.001"})
+  assert about["widening"] is None
+  assert np.isneginf(outputs["low"]).all()
 
 
 @pytest.mark.thorough

@@ -1,6 +1,7 @@
 """`job = export`: writes a trained run as one function that needs JAX only."""
 
 import functools
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -72,7 +73,8 @@ def export(config: Config, workdir: str | os.PathLike[str]) -> Table:
   workdir, options = user_path(workdir, "--workdir"), config.export
   members = restored_members(config, workdir)
   model = members[0]
-  learned, numbers = _calibrated(model, held_out(members, config.eval_batch_size), config.evaluate.alpha)
+  learned = _calibrated(model, held_out(members, config.eval_batch_size), config.evaluate.alpha)
+  numbers = {name: _as_json(value.tolist()) for name, value in learned.items()}
   function = functools.partial(_predict, members, learned)
   (batch,) = jax.export.symbolic_shape("batch")
   inputs = jax.ShapeDtypeStruct((batch, *model.input_shape), model.input_dtype)
@@ -121,8 +123,8 @@ def lines(results: Table) -> str:
   return f"the checkpoint of step {results['step']} is in {results['folder']}: {files}"
 
 
-def _calibrated(model: Predictor, known: Predicted, alpha: float) -> tuple[dict[str, Any], Table]:
-  """Learns the temperature and the thresholds from the validation split: as arrays, and as JSON."""
+def _calibrated(model: Predictor, known: Predicted, alpha: float) -> dict[str, Any]:
+  """Learns the temperature and the thresholds, or the widening, from the validation split."""
   target = model.program.target
   if isinstance(target, Numbers):
     labels = target.standard.learned(known.labels)
@@ -135,13 +137,18 @@ def _calibrated(model: Predictor, known: Predicted, alpha: float) -> tuple[dict[
       )
       for *ends, where in zip(*columns, strict=True)
     ]
-    widening = np.asarray(thresholds, np.float32).reshape(labels.shape[1:])
-    return {"widening": widening}, {"widening": widening.tolist()}
+    return {"widening": np.asarray(thresholds, np.float32).reshape(labels.shape[1:])}
   temperature = calibration.fit_temperature(known.predictions, known.labels, where=known.counted)
   scores = calibration.conformal_scores(known.predictions)
   threshold = calibration.conformal_threshold(scores, known.labels, alpha=alpha, where=known.counted)
-  learned = {"temperature": np.float32(temperature), "threshold": np.float32(threshold)}
-  return learned, {name: float(value) for name, value in learned.items()}
+  return {"temperature": np.float32(temperature), "threshold": np.float32(threshold)}
+
+
+def _as_json(numbers: Any) -> Any:
+  """Replaces infinite numbers, which JSON lacks, by None."""
+  if isinstance(numbers, list):
+    return [_as_json(each) for each in numbers]
+  return numbers if math.isfinite(numbers) else None
 
 
 def _predict(members: Sequence[Predictor], learned: dict[str, Any], inputs: Array) -> dict[str, Array]:
