@@ -275,6 +275,25 @@ def test_a_split_without_a_known_label_is_refused(tmp_path, name):
     train.train(runs.make_config({**fields, "data.subset.limit": 20}), tmp_path / "run")
 
 
+@pytest.mark.parametrize(("kind", "unknown"), [(int, -1), (float, np.nan)])
+@pytest.mark.parametrize("name", ["train", "val", "test"])
+def test_one_label_that_a_split_does_not_know_is_refused(name, kind, unknown):
+  """Yes-or-no labels and numbers; a table of two labels knows their names, a file of arrays may not."""
+  generator = np.random.default_rng(1)
+  splits = {
+    part: Split(generator.normal(size=(30, 5)), generator.integers(0, 2, (30, 2)).astype(kind))
+    for part in ("train", "val", "test")
+  }
+  num_classes = 2 if kind is int else 0
+  splits["val"].labels[:7, 1] = splits["train"].labels[::3, 0] = unknown  # some unknown labels do no harm
+  Dataset(**splits, num_classes=num_classes).checked()
+  splits[name].labels[:, 1] = unknown
+  for names, label in {(): "1", ("warm", "wet"): "'wet'"}.items():
+    data = Dataset(**splits, num_classes=num_classes, class_names=names)
+    with pytest.raises(train.RunError, match=f"split {name}: label {label} is known in none of .0 ex"):
+      data.checked()
+
+
 @pytest.mark.parametrize(
   ("labels", "message"),
   [

@@ -198,9 +198,9 @@ class Split:
     """Describes what is wrong with the examples; "" if nothing."""
     inputs, labels = self.inputs, self.labels
     if self.has_numbers:
-      unknown = ~np.isfinite(labels) if labels.ndim == 1 else np.isinf(labels) | np.isnan(labels).all(0)
-      if unknown.any():
-        return f"labels must be finite, got {labels[unknown][0]} at position {np.argwhere(unknown)[0][0]}"
+      wrong = ~np.isfinite(labels) if labels.ndim == 1 else np.isinf(labels)
+      if wrong.any():
+        return f"labels must be finite, got {labels[wrong][0]} at position {np.argwhere(wrong)[0][0]}"
     else:
       several = labels.ndim == 2 and not is_tokens(inputs.dtype)
       integers = labels.ndim in (1, 2) and labels.dtype.kind in "iu"
@@ -354,15 +354,15 @@ class Dataset:
     for name, split in self.splits().items():
       split.check(name)
     self = dataclasses.replace(self, train=self.train.counting())
-    for name, split in self.splits().items():
-      if problem := self._problem(split):
-        raise ArgumentError("", f"split {name}: {problem}")
     several = () if is_tokens(self.train.inputs.dtype) else self.train.labels.shape[1:]
     named, what = (several[0], "labels") if several else (self.num_classes or 1, "classes")
     if len(self.class_names) not in (0, named):
       raise ArgumentError(
         "", f"class_names must have a name for each of {named} {what}, got {len(self.class_names)}"
       )
+    for name, split in self.splits().items():
+      if problem := self._problem(split):
+        raise ArgumentError("", f"split {name}: {problem}")
     check_apart(self.train, val=self.val, test=self.test)
     return self
 
@@ -381,6 +381,14 @@ class Dataset:
       )
     if split.labels.shape[1:] != train.labels.shape[1:]:
       return f"labels are {split.labels.shape[1:]}, in the train split {train.labels.shape[1:]}"
+    if split.labels.ndim > 1 and not is_tokens(split.inputs.dtype):
+      unknown = ~known(split.labels).any(axis=0)
+      if unknown.any():
+        label = self.class_name(int(unknown.argmax()))
+        return (
+          f"label {label} is known in none of {len(split)} examples; give some, or leave the label out of "
+          "all splits"
+        )
     if not self.num_classes:
       return ""
     lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence, or a label that is not known
