@@ -374,7 +374,7 @@ def test_good_data_are_counted_and_nothing_is_written(folder, tmp_path):
   assert results["unreadable"] == 0
   assert results["sizes"] == {"train": 40, "val": 12, "test": 12}
   assert summary(results, config, tmp_path / "run").splitlines() == [
-    "data.image_folder: 40 train, 12 val, 12 test examples of 2 classes: cat, dog",
+    "data.image_folder: 40 train, 12 val, 12 test examples; the labels are 2 classes: cat, dog",
     "64 images read; 0 of them cannot be decoded",
   ]
   assert not (tmp_path / "run").exists()
@@ -391,7 +391,8 @@ def test_images_that_would_end_a_run_end_the_job(folder, tmp_path, capsys):
   for file in files:
     assert [line for line in said if f"{file} cannot be decoded" in line]
   # Those that the run does not use do not end it, nor with the option.
-  few = config_of(folder, {"job": "check_data", "data.subset.limit": 2, "data.skip_unreadable": False})
+  few = {"job": "check_data", "batch_size": 2, "data.subset.limit": 2, "data.skip_unreadable": False}
+  few = config_of(folder, few)
   assert check_data(few, tmp_path / "run")["unreadable"] == 2
   results = check_data(config_of(folder, {"job": "check_data", "data.skip_unreadable": True}), tmp_path)
   assert (results["unreadable"], results["sizes"]["train"]) == (2, 39)
@@ -425,6 +426,36 @@ def test_other_data_are_read_too(tmp_path):
   config = runs.make_config({"job": "check_data", "data.subset.limit": 0})
   results = check_data(config, tmp_path)
   assert summary(results, config, tmp_path) == (
-    "data.digits: 1078 train, 359 val, 360 test examples of 10 classes"
+    "data.digits: 1078 train, 359 val, 360 test examples; the labels are 10 classes"
   )
   json.dumps(results)
+
+
+def test_several_labels_are_counted_as_such(tmp_path):
+  fields = {"job": "check_data", "method.name": "binary", "data.digits.attributes": True}
+  config = runs.make_config(fields)
+  told = summary(check_data(config, tmp_path), config, tmp_path)
+  assert "; the labels are 4 yes-or-no labels an example: " in told
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    (
+      {"method.name": "squared_error"},
+      "method.name: the labels of the data are 10 classes, which need one of",
+    ),
+    (
+      {"method.name": "softmax", "data.digits.attributes": True},
+      "method.name: the labels of the data are 4 yes-or-no labels an example, which need one of",
+    ),
+    (
+      {"method.name": "softmax", "data.name": "diabetes"},
+      "method.name: the labels of the data are numbers, which need one of",
+    ),
+    ({"batch_size": 256}, "batch_size: must be at most the number of training examples, 128, got 256"),
+  ],
+)
+def test_data_that_do_not_fit_the_run_end_the_job(fields, message, tmp_path):
+  with pytest.raises(RunError, match=f"^{message}"):
+    check_data(runs.make_config({"job": "check_data", **fields}), tmp_path)

@@ -102,19 +102,19 @@ def _label_conflicts(config: Config, data: DataSpec) -> Iterator[str]:
   """Yields what fits no labels of the data: the method, the metrics that choose, and terms of classes."""
   method_name, predicts = config.method.name, chosen(config, "method").entry.function.predicts
   if data.has_numbers:
-    fits, what = predicts in NUMBERS, "numbers"
+    fits = predicts in NUMBERS
   elif data.has_tokens or not data.label_shape:
     yes_or_no = predicts == "yes or no" and data.num_classes == 2 and not data.has_tokens
-    fits, what = predicts == "classes" or yes_or_no, f"{data.num_classes} classes"
+    fits = predicts == "classes" or yes_or_no
   else:
-    fits, what = predicts == "yes or no", f"{data.label_shape[0]} yes-or-no labels an example"
+    fits = predicts == "yes or no"
   if not fits:
     kinds = NUMBERS if data.has_numbers else ("yes or no",) if data.label_shape else ("classes",)
     names = [name for name, row in REGISTRY["method"].items() if row.function.predicts in kinds]
     hint = "; classes are integers" if data.has_numbers else ""
     yield (
-      f"method.name: the labels of the data are {what}, which need one of {', '.join(names)}, "
-      f"got {method_name}{hint}"
+      f"method.name: the labels of the data are {data.labels_in_words}, which need one of "
+      f"{', '.join(names)}, got {method_name}{hint}"
     )
   metrics = ["val/error", "val/nll", "val/nll_refined", "val/brier", "val/ece"]
   if data.has_numbers:

@@ -114,6 +114,15 @@ class DataSpec:
     """Whether the labels are numbers, and not classes."""
     return self.num_classes == 0
 
+  @property
+  def labels_in_words(self) -> str:
+    """The kind of the labels, for a message."""
+    if self.has_numbers:
+      return "numbers"
+    if self.has_tokens or not self.label_shape:
+      return f"{self.num_classes} classes"
+    return f"{self.label_shape[0]} yes-or-no labels an example"
+
   def standardized(self, inputs: Any) -> Any:
     """Features in the units of the data as a network takes them; other inputs are returned as they are."""
     if not self.input_mean or np.shape(inputs)[1:] != self.input_shape:

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 
+from jaxreg.train.assemble import compatibility
 from jaxreg.train.assemble.load_data import read_source, used_part
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.dataset import Dataset, Split
@@ -19,8 +20,8 @@ def check_data(config: Config, workdir: str | os.PathLike[str]) -> Table:
   """Reads the data that `config` names, decodes each image once, and returns what there is.
 
   Nothing is written into `workdir`. The faults of images stay in the user's cache, where a run
-  with `data.skip_unreadable` looks for it. Data that a run would refuse, and images that would end it, raise
-  a RunError.
+  with `data.skip_unreadable` looks for it. Data that a run would refuse, by themselves or with its method and
+  sizes, and images that would end it, raise a RunError.
   """
   del workdir
   source = read_source(config)
@@ -32,12 +33,14 @@ def check_data(config: Config, workdir: str | os.PathLike[str]) -> Table:
   if (more := len(messages) - MOST_SHOWN) > 0:
     print(f"... and {more} more", file=sys.stderr)
   data = used_part(config, source)
+  spec = data.describe()
   results = {
     "source": config.data.name,
     "sizes": _sizes(data),
     "class_names": list(data.class_names),
     "input_names": list(data.input_names),
     "num_classes": data.num_classes,
+    "labels": spec.labels_in_words,
     "streams": data.streams(),
     "images": sum(_sizes(source).values()),
     "unreadable": len(messages),
@@ -47,6 +50,8 @@ def check_data(config: Config, workdir: str | os.PathLike[str]) -> Table:
       f"data: {len(messages)} of {results['images']} images cannot be decoded, and {len(ending)} of them "
       "would end the run; remove or mend them, or give --config.data.skip_unreadable=True"
     )
+  compatibility.length(config, spec.sizes)
+  compatibility.check_data(config, spec)
   return results
 
 
@@ -54,8 +59,7 @@ def report_lines(results: Table) -> list[str]:
   """Formats the results in a few lines for people."""
   sizes = ", ".join(f"{number} {name}" for name, number in results["sizes"].items())
   names = f": {shortened(', '.join(results['class_names']), 1000)}" if results["class_names"] else ""
-  labels = f"of {results['num_classes']} classes" if results["num_classes"] else "with numbers as labels"
-  lines = [f"data.{results['source']}: {sizes} examples {labels}{names}"]
+  lines = [f"data.{results['source']}: {sizes} examples; the labels are {results['labels']}{names}"]
   if inputs := results["input_names"]:
     lines.append(f"{len(inputs)} inputs: {shortened(', '.join(inputs), 1000)}")
   if results["streams"]:
