@@ -21,6 +21,7 @@ from jaxreg.train.data import images, sources, undecodable
 from jaxreg.train.data.image_folder import find_images
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
+from jaxreg.train.finished.inputs import cropped
 from jaxreg.train.jobs.check_data import check_data
 from jaxreg.train.summary import summary
 
@@ -219,6 +220,40 @@ def test_the_orientation_is_applied(form, orientation):
   stored = np.ascontiguousarray(turned(pixels, orientation))
   found = np.asarray(images.decode(encoded(stored, form, exif=exif, **options)))
   np.testing.assert_allclose(found, pixels, rtol=0, atol=4 if form == "JPEG" else 0)
+
+
+@pytest.mark.parametrize(
+  ("mode", "form"),
+  [
+    ("RGB", "JPEG"),
+    ("CMYK", "JPEG"),
+    ("RGBA", "WEBP"),
+    ("P", "PNG"),
+    ("PA", "TIFF"),
+    ("YCbCr", "TIFF"),
+    ("I;16", "PNG"),
+    ("I", "TIFF"),
+  ],
+)
+def test_an_opened_image_is_converted_as_its_file_and_stays(mode, form):
+  exif = Image.Exif()
+  exif[274] = 6
+  image = Image.fromarray(np.kron(noise(1, 3, 5), np.ones((8, 8, 1), np.uint8)))
+  if mode.startswith("I"):
+    image = image.convert("L").convert("I").point(lambda grey: grey * 256)
+  image = (image.convert("P") if mode == "PA" else image).convert(mode)
+  file = io.BytesIO()
+  image.save(file, form, exif=exif)
+  opened, size = Image.open(file), Decoding(size=6)
+  before = np.asarray(opened)
+  expected = images.centre_crop(images.decode(file.getvalue()), size)
+  np.testing.assert_array_equal(cropped([opened], size), [expected])
+  np.testing.assert_array_equal(opened, before)
+
+
+def test_an_image_of_floats_is_refused_by_its_number():
+  with pytest.raises(ValueError, match=r"^inputs: image 0 cannot be decoded \(its pixels are not of 8 or 16"):
+    cropped([Image.new("F", (8, 8))], Decoding(size=6))
 
 
 def test_damaged_exif_leaves_the_image():

@@ -138,26 +138,33 @@ class Images:
 
 
 def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
-  """Decodes these bytes to an upright Pillow image with `channels` channels of 8 bits.
+  """Decodes these bytes to an `upright` Pillow image; of several frames or pages, the first is taken."""
+  from PIL import Image
 
-  The orientation in the image's EXIF is applied. From 16 bits, the higher 8 are taken. Without an alpha
-  channel in the result, transparent parts show white. Of several frames or pages, the first is taken.
-  """
-  from PIL import Image, ImageOps
-
-  mode = MODES.get(channels, "RGB")
   with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
     if math.prod(image.size) > MOST_PIXELS:
       raise ValueError(f"it has {math.prod(image.size)} pixels, and at most {MOST_PIXELS} are decoded")
     image.load()
-    with contextlib.suppress(Exception):  # damaged EXIF raises many errors; the image is taken as upright
-      ImageOps.exif_transpose(image, in_place=True)
-    if image.mode.startswith(("I", "F")):
-      image = _higher_byte(image)
-    elif "A" not in mode and image.has_transparency_data:
-      image = image.convert("RGBA")
-      image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert(mode)
+    return upright(image, channels)
+
+
+def upright(image: "Image.Image", channels: int = 3) -> "Image.Image":
+  """Converts a loaded Pillow image, which may change, to an upright one with `channels` channels of 8 bits.
+
+  The orientation in the image's EXIF is applied. From 16 bits, the higher 8 are taken. Without an alpha
+  channel in the result, transparent parts show white.
+  """
+  from PIL import Image, ImageOps
+
+  mode = MODES.get(channels, "RGB")
+  with contextlib.suppress(Exception):  # damaged EXIF raises many errors; the image is taken as upright
+    ImageOps.exif_transpose(image, in_place=True)
+  if image.mode.startswith(("I", "F")):
+    image = _higher_byte(image)
+  elif "A" not in mode and image.has_transparency_data:
+    image = image.convert("RGBA")
+    image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+  return image.convert(mode)
 
 
 def _higher_byte(image: "Image.Image") -> "Image.Image":

@@ -1,6 +1,5 @@
 """The inputs that a trained model takes: as its data source stores them, or images of any size."""
 
-import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg._atomic_files import read_bytes
-from jaxreg.train.data.images import Decoding, centre_crop, decode
+from jaxreg.train.data.images import Decoding, centre_crop, decode, upright
 from jaxreg.train.errors import ArgumentError, one_line
 from jaxreg.train.step.batch import scaled
 from jaxreg.typing import Array
@@ -38,15 +37,14 @@ def _as_image(image: object, number: int) -> "Image.Image":
   """Makes a Pillow image of three channels."""
   from PIL import Image
 
-  if isinstance(image, str | os.PathLike):
-    try:
+  try:
+    if isinstance(image, str | os.PathLike):
       return decode(read_bytes(Path(image)))
-    except Exception as error:  # Pillow has no common error for damaged files
-      raise ValueError(f"inputs: {image} cannot be decoded ({one_line(error)})") from error
-  if isinstance(image, Image.Image):
-    stream = io.BytesIO()
-    image.save(stream, "PNG")  # so that modes and transparency are decoded as from a file
-    return decode(stream.getvalue())
+    if isinstance(image, Image.Image):
+      return upright(image.copy())
+  except Exception as error:  # Pillow has no common error for damaged files
+    which = f"image {number}" if isinstance(image, Image.Image) else image
+    raise ValueError(f"inputs: {which} cannot be decoded ({one_line(error)})") from error
   pixels = np.asarray(image)
   if pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (1,), (3,), (4,)) or not pixels.size:
     raise ValueError(
