@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import runs
 import zips
-from image_files import make_folder
+from image_files import make_folder, noise
 from sklearn import compose, impute, preprocessing
 
 from jaxreg import train
@@ -454,6 +454,14 @@ def test_folders_of_images(tmp_path, light_runs):
   assert "1 .txt" in results["remarks"][0]
   one, _ = written(tmp_path / "run", files[0], tmp_path / "out.csv")
   assert one["p(cat)"] == pytest.approx(columns["p(cat)"][:1])
+  remark = "x is taken as finished crops of 6 pixels; give image files to have them scaled and cropped"
+  for size, remarks in ((6, [remark]), (7, [])):
+    arrays = np.stack([noise(seed, size, size) for seed in range(3)])
+    np.savez(tmp_path / "a.npz", x=arrays)
+    columns, results = written(tmp_path / "run", tmp_path / "a.npz", tmp_path / "out.csv")
+    assert results["remarks"] == remarks
+    log_probs = np.asarray(train.load(tmp_path / "run")(arrays))
+    np.testing.assert_allclose(np.array(columns["p(cat)"], float), np.exp(log_probs[:, 0]), rtol=1e-5)
   files[0].write_bytes(b"no image")
   with pytest.raises(train.RunError, match=f"predict.file: .*{files[0].name} cannot be decoded"):
     written(tmp_path / "run", folder / "val", tmp_path / "out.csv")

@@ -60,6 +60,7 @@ def as_stored(
   """Converts examples of this shape to the dtype `stored`, in which the data source stores them.
 
   They may also be floats that are divided by `scale` or, with `decoding`, images as `cropped` takes them.
+  An array of examples of this shape has finished crops.
   """
   if decoding is not None:
     is_array = isinstance(inputs, np.ndarray | jax.Array)

@@ -239,10 +239,12 @@ def load(workdir: str | os.PathLike[str], *, checkpoint: str | int = "latest", r
     stores them (for MNIST uint8 `[batch, 28, 28, 1]`). Floats count as scaled already. After a training on a
     table, it also takes a data frame, dicts of rows or of columns, or the path of a CSV or Parquet file: a
     missing number becomes the training mean, and a new category is reported. After a training on image files,
-    it also takes a list of files, or of uint8 images of any size. It scales and crops them
-    as the run's evaluation does. The key is for predictions that sample masks, and for
-    `evaluate.mc_samples`; by default it is the run's key. `predict.classify(inputs)` returns classes' names,
-    `predict.outputs(inputs)` the outputs of the head by name; `predict.backbone` is the trained module.
+    it also takes a list of files, of opened Pillow images, or of uint8 arrays of any size. It scales and
+    crops them as the run's evaluation does. One array `[batch, *input_shape]` has finished crops, which it
+    takes as they are; `predict(list(images))` scales and crops images of that size. The key is for
+    predictions that sample masks, and for `evaluate.mc_samples`; by default it is the run's key.
+    `predict.classify(inputs)` returns classes' names, `predict.outputs(inputs)` the outputs of the head by
+    name; `predict.backbone` is the trained module.
     `predict.loss_fn` and `predict.whole_batch()` are what `jaxreg.flatness` takes. `predict.dataset.val` and
     the other splits have `inputs` and `labels`. `predict.at(step)` is the run at another of its
     `checkpoints`.

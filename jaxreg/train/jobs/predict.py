@@ -37,7 +37,7 @@ class Examples(NamedTuple):
 
   names: Sequence[object]
   stored: Callable[[slice], jax.Array]
-  remark: str = ""  # on files that are left out
+  remark: str = ""  # on files that are left out, or on how inputs are taken
 
 
 class Predicted(NamedTuple):
@@ -160,8 +160,12 @@ def _array_examples(model: Predictor, source: Path) -> Examples:
     raise ArgumentError("inputs", f"{name} has NaN or an infinite value in example {row}")
   if inputs.dtype != np.uint8 and model.input_dtype.startswith("float"):
     inputs = inputs.astype(np.float64)
+  remark = ""
+  if model.decoding is not None and inputs.shape[1:] == model.input_shape:
+    crops = f"finished crops of {model.decoding.size} pixels"
+    remark = f"{name} is taken as {crops}; give image files to have them scaled and cropped"
   names = range(len(inputs))
-  return Examples(names, lambda part: model.stored(inputs[part], rows=names[part]))
+  return Examples(names, lambda part: model.stored(inputs[part], rows=names[part]), remark)
 
 
 def _image_examples(model: Predictor, source: Path) -> Examples:
