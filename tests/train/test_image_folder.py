@@ -84,6 +84,17 @@ def test_unused_bits_of_16_are_told(tmp_path, channels, low, high, left):
   assert told == ([pytest.approx(left, abs=2)] if left else [])
 
 
+@pytest.mark.parametrize("val", ["val", ""])
+def test_unused_bits_of_a_split_are_told(folder, val):
+  for file in (folder / "val").rglob("*.*"):
+    file.write_bytes(png(np.uint16(noise(0, 8, 8))))
+  remarks = sources.image_folder(path=str(folder), val=val, test="val").remarks
+  assert [line.partition(" of 16")[0] for line in remarks] == [
+    *(["split val: 12 images"] if val else []),
+    "split test: 12 images",
+  ]
+
+
 def test_bits_of_32_are_told(tmp_path):
   (line,) = depth_remarks(tmp_path, encoded(np.arange(240, dtype=np.int32).reshape(12, 20), "TIFF"))
   assert "lie within 256 of 65536" in line

@@ -482,6 +482,10 @@ def test_images_of_one_size_in_a_folder(finished_run, tmp_path):
   (tmp_path / "images" / "0.png").rename(tmp_path / "images" / name)
   columns, _ = written(finished_run, tmp_path / "images", tmp_path / "out.csv")
   assert columns["example"] == ["1.png", "2.png", name]
+  for number in (1, 2):
+    Image.fromarray(noise(number, 8, 8)[..., 0].astype(np.uint16)).save(tmp_path / "images" / f"{number}.png")
+  _, results = written(finished_run, tmp_path / "images", tmp_path / "out.csv")
+  assert results["remarks"][0].startswith("2 images of 16 bits were looked at, and the values of most lie")
   Image.new("L", (9, 8)).save(tmp_path / "images" / "wide.png")
   with pytest.raises(train.RunError, match=r"wide.png must have the shape \(8, 8, 1\)"):
     written(finished_run, tmp_path / "images", tmp_path / "out.csv")

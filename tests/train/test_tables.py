@@ -677,6 +677,16 @@ def test_stored_images_are_those_that_were_written(tmp_path, save, shape):
   assert {image.tobytes() for image in both} == {image.tobytes() for image in images["train"]}
 
 
+def test_unused_bits_of_images_are_told_by_split(tmp_path):
+  images = RANDOM.integers(0, 256, (20, 4, 4), np.uint16)
+  tables = {
+    "train": image_table(images.astype(np.uint8), [0, 1] * 10),
+    "test": image_table(images, [0, 1] * 10),
+  }
+  save_to_disk(tmp_path, tables)
+  assert [line.partition(" of 16")[0] for line in stored(tmp_path).remarks] == ["split test: 20 images"]
+
+
 def test_images_of_unequal_sizes_are_streamed_also_from_another_process_and_folder(tmp_path):
   images = [RANDOM.integers(0, 256, (8 + k % 3, 9, 3), np.uint8) for k in range(20)]
   tables = {"train": image_table(images, [0, 1] * 10)}

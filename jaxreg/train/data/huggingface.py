@@ -123,7 +123,10 @@ def huggingface(
   data = make_dataset(parts, target, label_kind, weights, text, validation_fraction, ", ".join(left_out))
   unread = [str(name) for name in stored if name not in wanted.values()]
   fields = {"train": train, "val": val, "test": test}
-  lines = [unread_line(f"{path}", unread, fields), depth_remark(data.train.inputs) if images else ""]
+  lines = [unread_line(f"{path}", unread, fields)]
+  for part, rows in parts.items():
+    if rows.images is not None:
+      lines.append(depth_remark(rows.images.encoded, len(rows.images), f"split {part}: "))
   data = dataclasses.replace(data, remarks=(*data.remarks, *filter(None, lines)))
   return _decoded(data) if images and not stream else data
 
@@ -400,7 +403,7 @@ def _decoded(data: Dataset) -> Dataset:
   """Decodes all images, which must have one size; they are grey if the first one is."""
   first = data.train.inputs
   first.decoded(0)  # a damaged image is an error of one line
-  channels = 1 if is_grey(first.store.read(int(first.numbers[0]))) else 3
+  channels = 1 if is_grey(first.encoded(0)) else 3
   splits = {}
   for name, split in data.splits().items():
     images: Images = split.inputs

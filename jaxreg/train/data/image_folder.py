@@ -79,16 +79,16 @@ def image_folder(
         field, f"{folder} has other classes than {folders['train']}: only {where} has {differ[0]!r}"
       )
     splits[field] = read_split(field, folder, names, left_out[field])
+  depths = [depth_remark(x.inputs.encoded, len(x), f"split {field}: ") for field, x in splits.items()]
   if not val:
     splits["train"], splits["val"] = hold_out(splits["train"], validation_fraction, names)
   remarks = [left_out_line(folder, left_out[field]) for field, folder in folders.items()]
-  remarks.append(depth_remark(splits["train"].inputs))
   return Dataset(
     *(splits[field] for field in fields),
     num_classes=len(names),
     scale=255.0,
     class_names=names,
-    remarks=tuple(filter(None, [_unread(root, fields), *remarks])),
+    remarks=tuple(filter(None, [_unread(root, fields), *remarks, *depths])),
   )
 
 

@@ -119,6 +119,10 @@ class Images:
       decoded[position] = self.cut(position)
     return decoded if dtype is None else decoded.astype(dtype)
 
+  def encoded(self, position: int) -> bytes:
+    """Reads one encoded image."""
+    return self.store.read(int(self.numbers[position]))
+
   def cut(self, position: int, generator: np.random.Generator | None = None) -> np.ndarray:
     """Cuts one image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None."""
     rgb, how = self.decoded(position), self.decoding
@@ -128,13 +132,13 @@ class Images:
     """Decodes one whole image to a Pillow image of `channels` channels."""
     from PIL import UnidentifiedImageError
 
-    number = int(self.numbers[position])
     try:
-      return decode(self.store.read(number), channels)
+      return decode(self.encoded(position), channels)
     except Exception as error:  # Pillow has no common error for damaged files
       unknown = isinstance(error, UnidentifiedImageError)
       reason = f"it is not a {', '.join(FORMATS)} image" if unknown else one_line(error)
-      raise RunError(f"{self.store.name(number)} cannot be decoded ({reason}){self.hint}") from error
+      name = self.store.name(int(self.numbers[position]))
+      raise RunError(f"{name} cannot be decoded ({reason}){self.hint}") from error
 
 
 def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
@@ -180,22 +184,22 @@ def _higher_byte(image: "Image.Image") -> "Image.Image":
   return Image.fromarray(higher)
 
 
-def depth_remark(images: Images) -> str:
-  """Returns a line if most images of 16 bits use few of the higher bits, or "".
+def depth_remark(read: Callable[[int], bytes], number: int, where: str = "") -> str:
+  """Returns a line, after `where`, if most images of 16 bits use few of the higher bits, or "".
 
-  Looks at some images, evenly spaced. Damaged images are skipped.
+  Reads some of `number` encoded images, evenly spaced. Damaged images are skipped.
   """
   found = []
-  for position in np.unique(np.linspace(0, len(images) - 1, PROBED).astype(int)):
+  for position in np.unique(np.linspace(0, number - 1, PROBED).astype(int)).tolist():
     with contextlib.suppress(Exception):  # Pillow has no common error for damaged files
-      found.append(_levels(images.store.read(int(images.numbers[position]))))
+      found.append(_levels(read(position)))
   found = [levels for levels in found if levels]
   if not found or (levels := int(np.median(found))) >= DARK:
     return ""
   return (
-    f"{len(found)} images of 16 bits were looked at, and the values of most lie within {256 * levels} of "
-    f"65536; the higher 8 bits are taken, so that about {levels} of 256 levels are left; spread the values, "
-    "or save 8 bits"
+    f"{where}{len(found)} images of 16 bits were looked at, and the values of most lie within "
+    f"{256 * levels} of 65536; the higher 8 bits are taken, so that about {levels} of 256 levels are left; "
+    "spread the values, or save 8 bits"
   )
 
 

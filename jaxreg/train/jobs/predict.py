@@ -20,7 +20,7 @@ from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.bounded_files import ERRORS, read_npz
 from jaxreg.train.data.dataset import known
 from jaxreg.train.data.image_folder import find_images, left_out_line
-from jaxreg.train.data.images import SUFFIXES, decode
+from jaxreg.train.data.images import SUFFIXES, decode, depth_remark
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.finished.load import Predictor, restore_predictor
 from jaxreg.train.run.folder_name import EVALUATES
@@ -37,7 +37,7 @@ class Examples(NamedTuple):
 
   names: Sequence[object]
   stored: Callable[[slice], jax.Array]
-  remark: str = ""  # on files that are left out, or on how inputs are taken
+  remarks: Sequence[str] = ()  # on files that are left out, or on how inputs are taken
 
 
 class Predicted(NamedTuple):
@@ -74,7 +74,7 @@ def predict(config: Config, workdir: str | os.PathLike[str]) -> Table:
   make_columns = _number_columns if isinstance(model.program.target, Numbers) else _class_columns
   columns = [("example", examples.names), *make_columns(model, predictions, held, config.evaluate.alpha)]
   _write(out, columns)
-  remarks = [examples.remark] if examples.remark else []
+  remarks = [*filter(None, examples.remarks)]
   if (seeds := config.replicas // config.ensemble) > 1:
     remarks.append(
       f"the run has {seeds} {'seeds' if config.ensemble == 1 else 'ensembles'}: the first predicts"
@@ -165,7 +165,7 @@ def _array_examples(model: Predictor, source: Path) -> Examples:
     crops = f"finished crops of {model.decoding.size} pixels"
     remark = f"{name} is taken as {crops}; give image files to have them scaled and cropped"
   names = range(len(inputs))
-  return Examples(names, lambda part: model.stored(inputs[part], rows=names[part]), remark)
+  return Examples(names, lambda part: model.stored(inputs[part], rows=names[part]), [remark])
 
 
 def _image_examples(model: Predictor, source: Path) -> Examples:
@@ -197,7 +197,8 @@ def _image_examples(model: Predictor, source: Path) -> Examples:
       )
     return image
 
-  return Examples(names, stored, remark)
+  depth = depth_remark(lambda number: read_bytes(folder / names[number]), len(names))
+  return Examples(names, stored, [remark, depth])
 
 
 def _predictions(
