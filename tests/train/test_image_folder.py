@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -201,6 +202,20 @@ def test_a_fraction_that_fits_no_class_is_told_in_our_own_words(folder, fraction
     runs.read_source("image_folder", path=str(folder), validation_fraction=fraction)
   assert told in str(caught.value)
   assert "test_size" not in str(caught.value)
+
+
+@pytest.mark.parametrize("val", ["val", ""])
+def test_a_copy_of_the_training_images_is_refused_and_other_images_of_the_same_names_are_not(folder, val):
+  shutil.rmtree(folder / "val")
+  shutil.copytree(folder / "train", folder / "val")
+  part = "val" if val else "test"
+  with pytest.raises(RunError, match=rf"split {part}: it has the examples of the train split; give others$"):
+    runs.read_source("image_folder", path=str(folder), val=val)
+  # Files without compression have one size, whatever they show.
+  for number, file in enumerate([*folder.rglob("*.png"), *folder.rglob("*.PNG")]):
+    file.write_bytes(encoded(noise(number, 8, 8), "BMP"))
+  data = runs.read_source("image_folder", path=str(folder), val=val)
+  assert len(data.test) == 40
 
 
 # What they show.

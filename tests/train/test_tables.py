@@ -425,6 +425,14 @@ def test_other_parts_need_no_weights_and_nothing_that_is_left_out(tmp_path, weig
     np.testing.assert_array_equal(unscaled(data, data.test)[:, 0].round(4), GOOD["x"][:10].round(4))
 
 
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_a_part_that_repeats_the_training_rows_is_told_if_the_other_is_held_out(tmp_path, part):
+  columns = rows()
+  file, copy = (write(tmp_path / name, columns) for name in ("a.csv", "copy.csv"))
+  with pytest.raises(train.RunError, match=rf"^data\.csv\.{part}: it has the examples of the train split"):
+    load(path=file, **{part: copy})
+
+
 def test_a_label_that_training_lacks_is_told_with_its_row(tmp_path):
   file = write(tmp_path / "a.csv", GOOD)
   other = write(tmp_path / "b.csv", with_value("label", 2, "c"))
@@ -455,8 +463,9 @@ def test_the_training_rows_say_which_columns_are_texts_and_which_are_numbers(tmp
 def test_a_sentinel_of_the_training_file_is_missing_in_a_data_frame_too(tmp_path):
   """As `pandas.read_csv` gives it: a number, or a text."""
   table = {"x": [-99.0, 2.0, 4.0] * 20, "colour": ["unknown", "red", "blue"] * 20, "label": [0, 1, 1] * 20}
+  other = {name: values[:30] for name, values in table.items()}
   options = {"missing": ("-99", "unknown", "none")}
-  learnt = load(path=write(tmp_path / "a.csv", table), val=write(tmp_path / "b.csv", table), **options)
+  learnt = load(path=write(tmp_path / "a.csv", table), val=write(tmp_path / "b.csv", other), **options)
   columns = learnt.describe().columns
   rows = {"x": [-99, "unknown", 2.0, None], "colour": ["none", "red", "unknown", "blue"]}
   with warnings.catch_warnings():
@@ -677,6 +686,13 @@ def test_stored_images_are_those_that_were_written(tmp_path, save, shape):
   assert {image.tobytes() for image in both} == {image.tobytes() for image in images["train"]}
 
 
+def test_a_part_that_repeats_the_training_images_is_refused(tmp_path):
+  table = image_table(RANDOM.integers(0, 256, (20, 4, 4), np.uint8), [0, 1] * 10)
+  save_to_disk(tmp_path, {"train": table, "test": table})
+  with pytest.raises(train.RunError, match=r"^data\.huggingface\.test: it has the examples of the train"):
+    stored(tmp_path)
+
+
 def test_unused_bits_of_images_are_told_by_split(tmp_path):
   images = RANDOM.integers(0, 256, (20, 4, 4), np.uint16)
   tables = {
@@ -857,7 +873,7 @@ KINDS = {
 def test_a_column_of_each_kind_is_right_or_named(tmp_path, kind, save):
   dtype, values, expected = KINDS[kind]
   table = pa.table({"z": pa.array(values * 20, dtype), "x": np.arange(40) / 7, "label": ["a", "b"] * 20})
-  save(tmp_path / "set", {"train": hub.Dataset(table), "test": hub.Dataset(table)})
+  save(tmp_path / "set", {"train": hub.Dataset(table), "test": hub.Dataset(table[:38])})
   if isinstance(expected, str):
     with pytest.raises(train.RunError, match=re.escape(expected)) as refused:
       stored(tmp_path / "set", labels=("label",))
@@ -903,7 +919,8 @@ def classes(names, label=(0, 1), more=None):
   ],
 )
 def test_splits_that_differ_are_told(tmp_path, splits, told):
-  tables = {"train": classes(["cat", "dog"]), "test": classes(["cat", "dog"]), **splits}
+  animals = classes(["cat", "dog"])
+  tables = {"train": animals, "test": animals.select([2, 1, 0, *range(3, 40)]), **splits}
   hub.DatasetDict(tables).save_to_disk(tmp_path / "set")
   if not told:  # a split that nothing reads, or a column without values
     np.testing.assert_array_equal(stored(tmp_path / "set").test.labels, [0, 1] * 20)
@@ -922,7 +939,7 @@ def test_files_that_number_their_classes_otherwise_are_told(tmp_path):
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_lists_of_another_length_in_a_split_are_told(tmp_path, number):
-  parts = {"train": 40 * [[1.0, 2.0]], "test": 40 * [[1.0, 2.0, 3.0][: 5 - number]]}
+  parts = {"train": 40 * [[1.0, 2.0]], "test": 40 * [[1.0, 3.0, 4.0][: 5 - number]]}
   tables = {name: classes(["cat", "dog"]).add_column("z", lists) for name, lists in parts.items()}
   save_parquet(tmp_path / "set", tables)
   if number == 3:

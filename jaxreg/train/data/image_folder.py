@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data.dataset import Dataset, Split, unread_line
+from jaxreg.train.data.dataset import Dataset, Split, check_apart, unread_line
 from jaxreg.train.data.images import SUFFIXES, Images, depth_remark
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.errors import ArgumentError
@@ -80,6 +80,7 @@ def image_folder(
       )
     splits[field] = read_split(field, folder, names, left_out[field])
   depths = [depth_remark(x.inputs.encoded, len(x), f"split {field}: ") for field, x in splits.items()]
+  check_apart(**splits)  # while the training split is whole
   if not val:
     splits["train"], splits["val"] = hold_out(splits["train"], validation_fraction, names)
   remarks = [left_out_line(folder, left_out[field]) for field, folder in folders.items()]

@@ -23,7 +23,7 @@ from jaxreg.train.errors import ArgumentError, RunError, one_line, printable
 if TYPE_CHECKING:
   from PIL import Image
 
-PROBED = 64  # images of 16 bits that are looked at
+PROBED = 64  # images of a split that a check reads
 DARK = 64  # of 256: images of 16 bits with fewer levels leave at least two bits unused
 CHUNK = 256  # examples that a thread reads between two steps of the progress bar
 SECONDS = 60  # between two lines in a log, where no bar can be shown
@@ -123,6 +123,12 @@ class Images:
     """Reads one encoded image."""
     return self.store.read(int(self.numbers[position]))
 
+  def repeats(self, other: "Images") -> bool:
+    """Tells whether `other` has as many images, and the same bytes at some evenly spaced positions."""
+    with contextlib.suppress(Exception):  # an image that cannot be read is told where it is decoded
+      return len(self) == len(other) and all(self.encoded(k) == other.encoded(k) for k in probed(len(self)))
+    return False
+
   def cut(self, position: int, generator: np.random.Generator | None = None) -> np.ndarray:
     """Cuts one image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None."""
     rgb, how = self.decoded(position), self.decoding
@@ -184,13 +190,18 @@ def _higher_byte(image: "Image.Image") -> "Image.Image":
   return Image.fromarray(higher)
 
 
+def probed(number: int) -> list[int]:
+  """Returns up to `PROBED` evenly spaced positions of `number` images."""
+  return np.unique(np.linspace(0, number - 1, PROBED).astype(int)).tolist()
+
+
 def depth_remark(read: Callable[[int], bytes], number: int, where: str = "") -> str:
   """Returns a line, after `where`, if most images of 16 bits use few of the higher bits, or "".
 
   Reads some of `number` encoded images, evenly spaced. Damaged images are skipped.
   """
   found = []
-  for position in np.unique(np.linspace(0, number - 1, PROBED).astype(int)).tolist():
+  for position in probed(number):
     with contextlib.suppress(Exception):  # Pillow has no common error for damaged files
       found.append(_levels(read(position)))
   found = [levels for levels in found if levels]

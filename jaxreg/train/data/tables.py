@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxreg._extras import install
 from jaxreg.train.data.bounded_files import check_text_table, unpacked
-from jaxreg.train.data.dataset import Dataset, Split, check_apart, known, moments
+from jaxreg.train.data.dataset import Dataset, Split, known, moments
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.errors import ArgumentError, one_line, shortened, unknown
@@ -646,6 +646,16 @@ def _remarks(columns: Table, parts: Mapping[str, Rows], left_out: str) -> list[s
   return lines
 
 
+def _check_apart(parts: Mapping[str, Rows]) -> None:
+  """Checks that no other part repeats the training rows."""
+  train = parts["train"]
+  for part, rows in parts.items():
+    if part == "train" or not rows.frame.equals(train.frame.reindex(columns=rows.frame.columns)):
+      continue
+    if rows.images is None or train.images is None or rows.images.repeats(train.images):
+      raise ArgumentError(part, "it has the examples of the train split; give others")
+
+
 def _divided(parts: Mapping[str, Rows], labels: Labels, validation_fraction: float) -> dict[str, Rows]:
   """Holds missing parts out of the training rows, always the same rows."""
   parts = dict(parts)
@@ -687,6 +697,7 @@ def make_dataset(
 ) -> Dataset:
   """Builds the data set with these columns as labels and weights; its inputs are all others, or images."""
   train = parts["train"]
+  _check_apart(parts)
   weighed = (weights,) if weights else ()
   check_named(train.frame, labels=target, weights=weighed)
   if weights:
@@ -710,7 +721,6 @@ def make_dataset(
   splits = {part: Split(inputs[part], labels.encode(rows)) for part, rows in parts.items()}
   if weights:
     splits["train"] = dataclasses.replace(splits["train"], weights=train.frame[weights].to_numpy())
-  check_apart(splits["train"], test=splits["test"])
   data = Dataset(
     splits["train"],
     splits["val"],
