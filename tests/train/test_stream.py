@@ -346,6 +346,13 @@ def test_a_class_without_images_or_of_one_split_only_is_named(folder):
   fails("data.image_folder.train", folder / "train" / "cow", "has no images", call=read)
 
 
+def test_a_class_in_two_forms_of_unicode_is_told_in_both(folder):
+  for split, name in (("train", "\u00e9"), ("val", "e\u0301")):
+    (folder / split / "cat").rename(folder / split / name)
+  read = lambda: runs.read_source("image_folder", path=str(folder))
+  fails("data.image_folder.test", r" as 'e\u0301', and the other has '\xe9'; rename one", call=read)
+
+
 @pytest.mark.parametrize(
   ("field", "value", "mentions"),
   [

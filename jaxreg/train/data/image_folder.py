@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,10 +75,14 @@ def image_folder(
     classes = _classes(field, folder, left_out[field])
     names = names or classes
     if differ := sorted({*classes} ^ {*names}):
-      where = folders["train"] if differ[0] in names else folder
-      raise ArgumentError(
-        field, f"{folder} has other classes than {folders['train']}: only {where} has {differ[0]!r}"
-      )
+      one = differ[0]
+      where, others = (folders["train"], classes) if one in names else (folder, names)
+      problem = f"{folder} has other classes than {folders['train']}: only {where} has {one!r}"
+      # An accent may be a character of its own, as macOS writes it.
+      for other in others:
+        if unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", one):
+          problem += f" as {one!a}, and the other has {other!a}; rename one"
+      raise ArgumentError(field, problem)
     splits[field] = read_split(field, folder, names, left_out[field])
   depths = [depth_remark(x.inputs.encoded, len(x), f"split {field}: ") for field, x in splits.items()]
   check_apart(**splits)  # while the training split is whole
