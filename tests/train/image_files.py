@@ -53,13 +53,17 @@ def write_idx(folder, arrays, *, zipped=True):
   return folder
 
 
-def png(pixels):
-  """A PNG file of integers `[height, width, channels]` of 8 or 16 bits, written from its specification."""
+def png(pixels, *, transparent=None, packed=1):
+  """A PNG file of integers `[height, width, channels]` of 8 or 16 bits, written from its specification.
+
+  Each integer holds `packed` greys of fewer bits. `transparent` is a transparent grey.
+  """
   height, width, channels = pixels.shape
   kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
-  head = struct.pack(">IIBBBBB", width, height, 8 * pixels.itemsize, kind, 0, 0, 0)
+  head = struct.pack(">IIBBBBB", width * packed, height, 8 * pixels.itemsize // packed, kind, 0, 0, 0)
   rows = b"".join(b"\0" + row.astype(pixels.dtype.newbyteorder(">")).tobytes() for row in pixels)
-  parts = [(b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+  clear = [] if transparent is None else [(b"tRNS", struct.pack(">H", transparent))]
+  parts = [(b"IHDR", head), *clear, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
   return b"\x89PNG\r\n\x1a\n" + b"".join(
     struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
     for name, data in parts

@@ -302,6 +302,13 @@ def test_a_black_drawing_on_nothing_shows_on_white(mode, channels):
   np.testing.assert_array_equal(np.asarray(kept)[..., 3], opacity)
 
 
+@pytest.mark.parametrize(("bits", "expected"), [(2, [0, 255, 170, 255]), (4, [255, 11 * 17])])
+def test_a_transparent_grey_of_few_bits_shows_white(bits, expected):
+  pixels = np.full((1, 1, 1), 0b00011011, np.uint8)  # 0, 1, 2, 3, or 1, 11
+  shown = images.decode(png(pixels, transparent=1, packed=8 // bits), 1)
+  np.testing.assert_array_equal(shown, [expected])
+
+
 def test_a_transparent_grey_of_16_bits_shows_white():
   grey = np.array([[0, 300, 65535]], np.uint16)
   file = io.BytesIO()

@@ -21,7 +21,7 @@ import numpy as np
 from jaxreg.train.errors import ArgumentError, RunError, one_line, printable
 
 if TYPE_CHECKING:
-  from PIL import Image
+  from PIL import Image, ImageFile
 
 PROBED = 64  # images of a split that a check reads
 DARK = 64  # of 256: images of 16 bits with fewer levels leave at least two bits unused
@@ -154,6 +154,10 @@ def decode(encoded: bytes, channels: int = 3) -> "Image.Image":
   with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
     if math.prod(image.size) > MOST_PIXELS:
       raise ValueError(f"it has {math.prod(image.size)} pixels, and at most {MOST_PIXELS} are decoded")
+    # Pillow scales pixels of 2 and 4 bits to 8, but not the grey that is transparent.
+    factor = {"L;2": 85, "L;4": 17}.get(_layout(image))
+    if factor and "transparency" in image.info:
+      image.info["transparency"] *= factor
     image.load()
     return upright(image, channels)
 
@@ -214,12 +218,17 @@ def depth_remark(read: Callable[[int], bytes], number: int, where: str = "") -> 
   )
 
 
+def _layout(image: "ImageFile.ImageFile") -> str:
+  """Returns Pillow's name of the layout in an opened file, such as RGB;16B."""
+  return str(image.tile[0].args if image.tile else "")
+
+
 def _levels(encoded: bytes) -> int:
   """Counts the levels of 8 bits between the darkest and the brightest hundredth; 0 for images of 8 bits."""
   from PIL import Image
 
   with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-    form = str(image.tile[0].args if image.tile else "")  # Pillow's name of the layout, such as RGB;16B
+    form = _layout(image)
     grey = image.mode.startswith("I")
     if not (grey or ";16" in form) or math.prod(image.size) > MOST_PIXELS:
       return 0
