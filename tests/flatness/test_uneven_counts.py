@@ -129,7 +129,8 @@ def test_chunks_of_jacobians_weigh_by_their_counts(size):
   expected = gauss_newton(params, counting)
   matrix = flatness.gauss_newton_matrix(outputs_fn, outer_loss, params, batch, mask=MASK, chunk_size=size)
   np.testing.assert_allclose(matrix, expected, atol=1e-14)
-  diagonal = flatness.gauss_newton_diagonal(outputs_fn, outer_loss, params, batch, mask=MASK)
+  options = {"mask": MASK, "chunk_size": size}
+  diagonal = flatness.gauss_newton_diagonal(outputs_fn, outer_loss, params, batch, **options)
   np.testing.assert_allclose(diagonal, np.diag(expected), atol=1e-14)
   product = flatness.gauss_newton(outputs_fn, outer_loss, params, batch, mask=MASK)
   np.testing.assert_allclose(product.matrix(), expected, atol=1e-14)
