@@ -45,10 +45,8 @@ PAIRS, PRODUCTS, PROBES = 5, 24, 4
 RHO = 0.05
 # Images of the Hessian: 2000 for small networks; a product of the deeper ones costs much more.
 CURVED = {
-  "aka_resnet20-12fca82f": 128,
   "aka_resnet56-4bfd9763": 64,
   "dis_WRN28_1_cifar10": 128,
-  "dis_resnet20_cifar100": 64,
   "dis_resnet32_cifar100": 64,
 }
 MOST_CURVED = 2000
