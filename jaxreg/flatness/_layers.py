@@ -138,7 +138,7 @@ def kfac(
   scores_fn = make_scores(key, likelihood, num_samples, losses_fn)
   size, n = checked_chunk_size(chunk_size, batch), num_examples(batch)
   params, batch = widened(params), widened(batch)
-  layers = _find_layers(apply_fn, params, batch, selected(params, mask))
+  layers = _layers_of(apply_fn, params, batch, selected(params, mask))
   factors = sum_over_chunks(_Factors(apply_fn, scores_fn, layers), size, params, batch, key)
   left, right, scales = map(list, zip(*_eigen(factors, n), strict=True))
   if corrected:
@@ -158,7 +158,7 @@ def _main(layer: Layer) -> int:
   return layer.kernel if layer.kernel in layer.numbers else layer.numbers[0]
 
 
-def _find_layers(
+def _layers_of(
   apply_fn: Callable[..., Array], params: Params, batch: Batch, taken: tuple[bool, ...]
 ) -> tuple[Layer, ...]:
   """Returns the layers of the leaves that are `taken`."""
