@@ -15,10 +15,12 @@ from jaxreg.augment._mixup import partners
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.finished.measures import HELD_OUT, SPLIT_ALONE, Predicted, _conformal_risk, _remarks
+from jaxreg.train.finished.measures import HELD_OUT, SPLIT_ALONE, _conformal_risk, _remarks
+from jaxreg.train.finished.predicted import Predicted
 from jaxreg.train.methods.yes_or_no import predict_binary
 from jaxreg.train.run import manifest
 from jaxreg.train.step.batch import make_examples
+from jaxreg.train.step.targets import CLASSES
 from jaxreg.train.summary import summary
 
 FIELDS = {
@@ -175,7 +177,7 @@ def test_measures_leave_out_what_is_not_known():
   rng = np.random.default_rng(0)
   labels, z = rng.integers(0, 2, (60, 3)), rng.normal(size=(60, 3))
   labels[:20, 1] = -1
-  shown = Predicted(np.log(np.stack([expit(-z), expit(z)], -1)), labels, jax.random.key(0))
+  shown = Predicted(np.log(np.stack([expit(-z), expit(z)], -1)), labels, CLASSES)
 
   found = SPLIT_ALONE["ranking"](shown) | SPLIT_ALONE["f1"](shown)
   each = [sklearn.roc_auc_score(y[y >= 0], x[y >= 0]) for y, x in zip(labels.T, z.T)]
@@ -190,9 +192,9 @@ def test_conformal_risk_leaves_out_examples_without_a_known_label():
   z = rng.normal(size=(2, 400, 3))
   labels = (rng.random(z.shape) < expit(z)).astype(int)
   log_probs = np.log(np.stack([expit(-z), expit(z)], -1))
-  some = [Predicted(*pair, jax.random.key(0)) for pair in zip(log_probs[:, ::2], labels[:, ::2])]
+  some = [Predicted(*pair, CLASSES) for pair in zip(log_probs[:, ::2], labels[:, ::2])]
   labels[:, 1::2] = -1
-  all_of_them = [Predicted(*pair, jax.random.key(0)) for pair in zip(log_probs, labels)]
+  all_of_them = [Predicted(*pair, CLASSES) for pair in zip(log_probs, labels)]
   found, right = (_conformal_risk(*each, 0.1) for each in (all_of_them, some))
   for name, value in right.items():
     assert float(found[name]) == pytest.approx(float(value))
@@ -201,7 +203,7 @@ def test_conformal_risk_leaves_out_examples_without_a_known_label():
 def test_saturated_predictions_are_ranked_by_their_log_odds():
   """The area by a count of all pairs in float64; as probabilities in float32, all of these are 1."""
   z, labels = np.array([20.0, 30, 40, 50, 60, 70, 80, 90, 25]), np.array([0, 0, 1, 0, 1, 1, 1, 1, 1])
-  shown = Predicted(np.asarray(predict_binary(logits=jnp.asarray(z, jnp.float32))), labels, jax.random.key(0))
+  shown = Predicted(np.asarray(predict_binary(logits=jnp.asarray(z, jnp.float32))), labels, CLASSES)
   pairs = z[labels == 1][:, None] > z[labels == 0]
   found = SPLIT_ALONE["ranking"](shown)
   assert found["auroc_micro"] == found["auroc_macro"] == pytest.approx(pairs.mean())
@@ -212,7 +214,7 @@ def test_a_label_without_an_answer_yes_is_left_out_of_means_and_named():
   rng = np.random.default_rng(0)
   labels, z = rng.integers(0, 2, (60, 2)), rng.normal(size=(60, 2))
   labels[:, 1] = 0
-  shown = Predicted(np.log(np.stack([expit(-z), expit(z)], -1)), labels, jax.random.key(0))
+  shown = Predicted(np.log(np.stack([expit(-z), expit(z)], -1)), labels, CLASSES)
   first, odds = labels[:, 0], z[:, 0]
 
   found = SPLIT_ALONE["ranking"](shown) | SPLIT_ALONE["f1"](shown)

@@ -12,36 +12,18 @@ from jax.typing import ArrayLike
 from jaxreg import calibration
 from jaxreg.train import keys
 from jaxreg.train.data.batches import Source
-from jaxreg.train.data.dataset import Dataset, known
+from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.devices import processes
 from jaxreg.train.entries import Options
 from jaxreg.train.errors import RunError
 from jaxreg.train.finished.laplace import check_last_layer, laplace_measures
+from jaxreg.train.finished.predicted import Predicted, by_target
 from jaxreg.train.finished.restore import RestoredRun
 from jaxreg.train.step.state import TrainState
-from jaxreg.train.step.targets import CLASSES, Numbers, Target
-from jaxreg.typing import Array, Key, PyTree
+from jaxreg.train.step.targets import Numbers
+from jaxreg.typing import Array
 
 Measured = Mapping[str, ArrayLike]  # the numbers of one measure by their names
-
-
-class Predicted(NamedTuple):
-  """The predictions of a run for a split, and a key for random scores."""
-
-  # `[n, classes]`, or `[n, labels, 2]` for several labels per example; standardised numbers, see `target`.
-  log_probs: np.ndarray
-  labels: np.ndarray  # `[n]`, or `[n, labels]`; -1, or NaN for a number, is an unknown label
-  key: Key
-  target: Target = CLASSES
-
-  @property
-  def where(self) -> np.ndarray:
-    """Which labels are known."""
-    return known(self.labels)
-
-  def measured(self, measure: Callable[..., PyTree], log_probs: ArrayLike | None = None) -> PyTree:
-    """Calls a function of `calibration` with the run's log-probabilities, or others, at the known labels."""
-    return measure(self.log_probs if log_probs is None else log_probs, self.labels, where=self.where)
 
 
 def _ece(name: str, shown: Predicted, *, kind: Any = "width", **options: Any) -> Measured:
@@ -61,7 +43,7 @@ def _selective(shown: Predicted) -> Measured:
 def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   del alpha
   temperature = held_out.measured(calibration.fit_temperature)
-  tempered = calibration.temper(shown.log_probs, temperature=temperature)
+  tempered = calibration.temper(shown.predictions, temperature=temperature)
   return {"temperature": temperature, **_again("tempered", shown, tempered)}
 
 
@@ -70,7 +52,7 @@ def _scaled(
 ) -> Measured:
   del alpha
   scaling = held_out.measured(functools.partial(calibration.fit_temperature, kind=kind))
-  return _again(kind, shown, calibration.temper(shown.log_probs, temperature=scaling))
+  return _again(kind, shown, calibration.temper(shown.predictions, temperature=scaling))
 
 
 def _again(name: str, shown: Predicted, log_probs: Array) -> Measured:
@@ -88,11 +70,11 @@ def _isotonic(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   from sklearn.isotonic import IsotonicRegression
 
   del alpha
-  classes = shown.log_probs.shape[-1]
+  classes = shown.predictions.shape[-1]
   if shown.labels.ndim > 1:
     raise RunError(f"evaluate.measures: isotonic needs labels [n], got {shown.labels.shape}")
-  probs, where = np.exp(np.float64(shown.log_probs)), held_out.where
-  theirs, labels = np.exp(np.float64(held_out.log_probs))[where], held_out.labels[where]
+  probs, where = np.exp(np.float64(shown.predictions)), held_out.where
+  theirs, labels = np.exp(np.float64(held_out.predictions))[where], held_out.labels[where]
   for number in range(classes):
     isotonic = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
     probs[:, number] = isotonic.fit(theirs[:, number], labels == number).predict(probs[:, number])
@@ -106,12 +88,12 @@ def _isotonic(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
 def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   if isinstance(shown.target, Numbers):
     return _intervals(shown, held_out, alpha)
-  scores, theirs = (calibration.conformal_scores(each.log_probs) for each in (shown, held_out))
+  scores, theirs = (calibration.conformal_scores(each.predictions) for each in (shown, held_out))
   return _sets("conformal", scores, theirs, shown, held_out, alpha)
 
 
 def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
-  scores, theirs = (calibration.aps_scores(each.key, each.log_probs) for each in (shown, held_out))
+  scores, theirs = (calibration.aps_scores(each.key, each.predictions) for each in (shown, held_out))
   return _sets("aps", scores, theirs, shown, held_out, alpha)
 
 
@@ -132,25 +114,15 @@ def _intervals(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   assert isinstance(shown.target, Numbers)
   coverages: list[float] = []
   widths: list[float] = []
-  each = zip(
-    _interval_per_target(shown), _interval_per_target(held_out), shown.target.standard.stds, strict=True
-  )
-  for ours, theirs, unit in each:
+  for ours, theirs, unit in zip(
+    shown.intervals(), held_out.intervals(), shown.target.standard.stds, strict=True
+  ):
     (low, high, targets, where), (*held_out_arrays, held_out_where) = ours, theirs
     ends = calibration.conformal_intervals(low, high, *held_out_arrays, alpha=alpha, where=held_out_where)
     sums = calibration.interval_coverage(*ends, targets, where=where)
     coverages.append(float(sums.covered / sums.count))
     widths.append(float(sums.width / sums.count) * unit)
   return {"conformal_coverage": np.mean(coverages), "conformal_width": np.mean(widths)}
-
-
-def _interval_per_target(shown: Predicted) -> list[tuple[np.ndarray, ...]]:
-  """Returns for each target the ends of its intervals, its values, and which values are known."""
-  assert isinstance(shown.target, Numbers)
-  labels = shown.target.standard.learned(shown.labels)
-  parts = (*shown.target.interval(shown.log_probs), labels, shown.where)
-  columns = [np.asarray(part).reshape(len(shown.labels), -1).T for part in parts]
-  return [*zip(*columns, strict=True)]
 
 
 def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
@@ -164,7 +136,7 @@ def _conformal_risk(shown: Predicted, held_out: Predicted, alpha: float) -> Meas
 def _label_costs(shown: Predicted) -> tuple[np.ndarray, np.ndarray]:
   """Returns scores `[n, labels]` where a label is known, and costs that add up to the false negative rate."""
   where = shown.where.reshape(len(shown.labels), -1).any(axis=1)
-  scores = np.asarray(calibration.conformal_scores(shown.log_probs))[where, ..., 1].reshape(where.sum(), -1)
+  scores = np.asarray(calibration.conformal_scores(shown.predictions))[where, ..., 1].reshape(where.sum(), -1)
   yes = np.float32(shown.labels[where].reshape(where.sum(), -1) == 1)
   return scores, yes / np.maximum(yes.sum(axis=-1, keepdims=True), 1)
 
@@ -231,15 +203,10 @@ def _f1_at(shown: Predicted, thresholds: Sequence[float], name: str) -> Measured
 
 def _answers(shown: Predicted) -> list[_Answers]:
   """Returns the known answers to each label."""
-  log_probs = np.asarray(shown.log_probs, np.float64)
-  log_odds = _columns(log_probs[..., 1] - log_probs[..., 0])
-  columns = zip(_columns(shown.labels), log_odds, strict=True)
+  log_probs = np.asarray(shown.predictions, np.float64)
+  log_odds = by_target(log_probs[..., 1] - log_probs[..., 0])
+  columns = zip(by_target(shown.labels), log_odds, strict=True)
   return [_Answers(labels[labels >= 0] == 1, odds[labels >= 0]) for labels, odds in columns]
-
-
-def _columns(labels: np.ndarray) -> np.ndarray:
-  """Returns `[labels, n]` from `[n]` or `[n, labels]`."""
-  return labels.reshape(len(labels), -1).T
 
 
 def _together(answers: Sequence[_Answers]) -> _Answers:
@@ -253,7 +220,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _lacking(labels: np.ndarray, answer: int, names: Sequence[str]) -> str:
   """Names the labels that have no such answer in a split; "" if all have one."""
-  columns = _columns(labels)
+  columns = by_target(labels)
   named = names if labels.ndim > 1 and names else [str(number) for number in range(len(columns))]
   return ", ".join(name for name, column in zip(named, columns, strict=True) if not (column == answer).any())
 
@@ -345,8 +312,8 @@ def further_measures(
 
     @functools.cache
     def predicted(name: str, state: TrainState = state) -> Predicted:
-      log_probs = run.outputs(state, run.source(wanted[name]))["predictions"]
-      return Predicted(log_probs, wanted[name].labels, keys.prediction_sets(name), run.program.target)
+      predictions = run.outputs(state, run.source(wanted[name]))["predictions"]
+      return Predicted(predictions, wanted[name].labels, run.program.target, keys.prediction_sets(name))
 
     for name in names:
       if name == "laplace":

@@ -16,7 +16,8 @@ from jaxreg.train.config.choices import Config
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.finished.inputs import in_model_units
 from jaxreg.train.finished.load import Predictor
-from jaxreg.train.jobs.predict import Predicted, held_out, restored_members
+from jaxreg.train.finished.predicted import Predicted
+from jaxreg.train.jobs.predict import held_out, restored_members
 from jaxreg.train.sealed_tables import Table
 from jaxreg.train.step.targets import Numbers
 from jaxreg.train.user_paths import user_path
@@ -127,20 +128,16 @@ def _calibrated(model: Predictor, known: Predicted, alpha: float) -> dict[str, A
   """Learns the temperature and the thresholds, or the widening, from the validation split."""
   target = model.program.target
   if isinstance(target, Numbers):
-    labels = target.standard.learned(known.labels)
-    low, high = (np.asarray(end) for end in target.interval(known.predictions))
-    counted = known.counted
-    columns = [x.reshape(len(labels), -1).T for x in (low, high, labels, counted)]
     thresholds = [
       calibration.conformal_threshold(
         calibration.interval_scores(*ends, where=where), alpha=alpha, where=where
       )
-      for *ends, where in zip(*columns, strict=True)
+      for *ends, where in known.intervals()
     ]
-    return {"widening": np.asarray(thresholds, np.float32).reshape(labels.shape[1:])}
-  temperature = calibration.fit_temperature(known.predictions, known.labels, where=known.counted)
+    return {"widening": np.asarray(thresholds, np.float32).reshape(known.labels.shape[1:])}
+  temperature = known.measured(calibration.fit_temperature)
   scores = calibration.conformal_scores(known.predictions)
-  threshold = calibration.conformal_threshold(scores, known.labels, alpha=alpha, where=known.counted)
+  threshold = calibration.conformal_threshold(scores, known.labels, alpha=alpha, where=known.where)
   return {"temperature": np.float32(temperature), "threshold": np.float32(threshold)}
 
 

@@ -18,11 +18,11 @@ from jaxreg import calibration
 from jaxreg._atomic_files import read_bytes, write_text
 from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.bounded_files import ERRORS, read_npz
-from jaxreg.train.data.dataset import known
 from jaxreg.train.data.image_folder import find_images, left_out_line
 from jaxreg.train.data.images import SUFFIXES, decode, depth_remark
 from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.finished.load import Predictor, restore_predictor
+from jaxreg.train.finished.predicted import Predicted, by_target
 from jaxreg.train.run.folder_name import EVALUATES
 from jaxreg.train.run.workdir import check_same
 from jaxreg.train.sealed_tables import Table
@@ -38,18 +38,6 @@ class Examples(NamedTuple):
   names: Sequence[object]
   stored: Callable[[slice], jax.Array]
   remarks: Sequence[str] = ()  # on files that are left out, or on how inputs are taken
-
-
-class Predicted(NamedTuple):
-  """Predictions of examples whose labels are known, or None."""
-
-  predictions: np.ndarray
-  labels: np.ndarray
-
-  @property
-  def counted(self) -> np.ndarray:
-    """Which labels are known."""
-    return known(self.labels)
 
 
 def predict(config: Config, workdir: str | os.PathLike[str]) -> Table:
@@ -223,7 +211,7 @@ def held_out(members: Sequence[Predictor], batch_size: int) -> Predicted:
   """Computes the predictions of the validation split, which conformal sets and intervals learn from."""
   val = members[0].stored_dataset.val
   predictions = _predictions(members, lambda part: np.asarray(val.inputs[part]), len(val), batch_size)
-  return Predicted(predictions, val.labels)
+  return Predicted(predictions, val.labels, members[0].program.target)
 
 
 def _number_columns(
@@ -237,7 +225,7 @@ def _number_columns(
     parts |= zip((" low", " high"), _conformal_ends(target, predictions, held_out, alpha), strict=True)
   elif target.predicts != "means":
     parts |= zip((" low", " high"), map(np.asarray, target.interval(predictions)), strict=True)
-  units = {end: _by_target(target.standard.original(np.asarray(x, np.float64))) for end, x in parts.items()}
+  units = {end: by_target(target.standard.original(np.asarray(x, np.float64))) for end, x in parts.items()}
   number = len(units[""])
   names = (
     model.class_names if len(model.class_names) == number else [f"prediction {k}" for k in range(number)]
@@ -249,24 +237,14 @@ def _conformal_ends(
   target: Numbers, predictions: np.ndarray, held_out: Predicted, alpha: float
 ) -> tuple[np.ndarray, np.ndarray]:
   """Computes conformal intervals of each target, as the network learns it."""
-  labels = _by_target(target.standard.learned(held_out.labels))
-  counted = _by_target(held_out.counted)
-  low, high = (_by_target(np.asarray(end)) for end in target.interval(predictions))
-  their_low, their_high = (_by_target(np.asarray(end)) for end in target.interval(held_out.predictions))
+  low, high = (by_target(np.asarray(end)) for end in target.interval(predictions))
   ends = [
-    calibration.conformal_intervals(
-      low[k], high[k], their_low[k], their_high[k], labels[k], alpha=alpha, where=counted[k]
-    )
-    for k in range(len(labels))
+    calibration.conformal_intervals(low[k], high[k], *theirs, alpha=alpha, where=where)
+    for k, (*theirs, where) in enumerate(held_out.intervals())
   ]
   lows, highs = (np.stack([np.asarray(end) for end in each], axis=-1) for each in zip(*ends, strict=True))
   shape = target.point(predictions).shape
   return lows.reshape(shape), highs.reshape(shape)
-
-
-def _by_target(values: np.ndarray) -> np.ndarray:
-  """Returns `[targets, n]` from `[n]` or `[n, targets]`."""
-  return values.reshape(len(values), -1).T
 
 
 def _class_columns(
@@ -277,7 +255,7 @@ def _class_columns(
   if held_out is not None:
     ours, theirs = (calibration.conformal_scores(each) for each in (log_probs, held_out.predictions))
     labels = held_out.labels
-    sets = np.asarray(calibration.conformal_sets(ours, theirs, labels, alpha=alpha, where=held_out.counted))
+    sets = np.asarray(calibration.conformal_sets(ours, theirs, labels, alpha=alpha, where=held_out.where))
   names = [*model.class_names]
   if log_probs.ndim == 2:
     names = names or [str(number) for number in range(log_probs.shape[1])]
