@@ -9,7 +9,7 @@ from jaxreg.typing import Array, Mask, Params
 
 
 def hoyer(params: Params, *, mask: Mask = kernels_only) -> Array:
-  r"""The sum over leaves of Hoyer-Square, a measure of how many weights are not zero.
+  r"""Computes the sum over leaves of Hoyer-Square, a measure of how many weights are not zero.
 
   .. math:: \Omega(w) = \sum_l \frac{\bigl(\sum_i |w_{l,i}|\bigr)^2}{\sum_i w_{l,i}^2}, \qquad
     \frac{\partial \Omega}{\partial w_{l,i}} = \frac{2 \|w_l\|_1}{\|w_l\|_2^2}
