@@ -7,22 +7,23 @@ Subpackages load on first use, so `import jaxreg` costs nothing for unused ones:
 - `penalties`: `(params, *, mask, ...) -> scalar`, and on activations `-> [batch]`
 - `constraints`: `(params, [step,] *, ...) -> params`: proximal steps, projections onto norms per unit; dual
   multipliers
-- `optim`: `(learning_rate, *, ...) ->` an Optax transform: exact adaptive methods, trust regions, p-norms,
-  metrics, Path-SGD
-- `averaging`: early stopping with the best copy, stochastic weight averaging
-- `ensembles`: means of predictions, dropout's masks, Monte Carlo prediction, bagging
+- `optim`: `([inner,] [learning_rate,] *, ...) ->` an Optax transform: exact adaptive methods, trust regions,
+  p-norms, metrics, Path-SGD; around an `inner` one kinds of weight decay and sharpness-aware minimisation
+- `averaging`: early stopping with the best copy, means of iterates (EMA, SWA, SWAG), soups
+- `ensembles`: means of predictions, their uncertainty, Monte Carlo prediction, Laplace
 - `augment`: `(key, batch, *, ...) -> batch`
 - `adversarial`: `(key, loss_of_inputs, x, *, ...) -> x`; `attack` also takes labels
 - `objective`: `compose(loss_fn, terms) -> loss_fn`: your loss with all of the above, and what each term adds
-- `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
+- `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature, conformal sets,
+  detectors of out-of-distribution examples
 - `conformance`: checks of anybody's loss, `python -m jaxreg.conformance MODULE:NAME`
-- `symmetry`: permuted and rescaled units, changes of coordinates, checks of invariance
+- `symmetry`: permuted and rescaled units, which keep a network's function
 - `flatness`: loss profiles, curvature and noise covariances of any model
 - `reparam`: weights as functions of trained parameters: weight and spectral normalisation
 - `paths`: parameters by name, weight-decay masks
 - `reports`: calibration, robustness, uncertainty and curvature of one model on a page; `jaxreg.report`
-- `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`); all other
-  files import JAX, Optax, NumPy and each other only
+- `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures; these three and `reports`
+  need `jaxreg[train]`, all other subpackages only JAX, Optax and NumPy
 
 Conventions:
 

@@ -45,8 +45,8 @@ def fit_detector(
 ) -> Scores:
   r"""Fits a score of out-of-distribution examples to the features of training examples.
 
-  With class means :math:`\mu_k`, their mean :math:`\mu`, the covariance :math:`\Sigma` around the class means
-  and :math:`\Sigma_0` around the mean, the scores of features `h` are
+  With class means :math:`\mu_k`, the mean :math:`\mu` of all training features, the covariance :math:`\Sigma`
+  around the class means and :math:`\Sigma_0` around the mean, the scores of features `h` are
 
   .. math::
     \text{mahalanobis:}\quad & m(h) = \min_k (h - \mu_k)^\top \Sigma^{+} (h - \mu_k) \\
@@ -69,7 +69,7 @@ def fit_detector(
     bias: `b` `[classes]` of the last layer; by default 0.
     num_neighbors: `k` of `knn`; the source's 50 is for 50 000 training examples.
     num_components: size of the principal space that `vim` leaves out; by default half of `size`.
-    quantile: of the activations that `react` keeps.
+    quantile: of all training activations, the limit `c` of `react`.
     where: `[n]`, bool: which training examples count. If a traced `where` leaves none, or fewer than
       `num_neighbors` for `knn`, the scores are NaN.
 

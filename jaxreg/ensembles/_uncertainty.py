@@ -49,7 +49,7 @@ def uncertainty(
     A NamedTuple, float32 or wider, with entropies in nats:
 
     - `mean_log_probs`: `[..., classes]`, the logarithm of the mean probabilities;
-    - `variance`: `[..., classes]`, variance of the probabilities over the members (divided by their number);
+    - `variance`: `[..., classes]`, variance of the probabilities over the members, by their weights;
     - `entropy`: `[...]`, entropy of the mean: the total uncertainty;
     - `expected_entropy`: `[...]`, the mean of the entropies: the part that remains when the member is known;
     - `mutual_information`: `[...]`, at least 0: the disagreement of the members, their difference.

@@ -1,12 +1,12 @@
-"""Optimizers: `(learning_rate, *, ...)` returns an Optax transform.
+"""Optimizers: `([inner,] [learning_rate,] *, ...)` returns an Optax transform.
 
-All are `optax.GradientTransformationExtraArgs`, so they chain, mask, accumulate and take schedules like
-Optax's own. A learning rate of -1 gives the direction alone, as Optax's `scale_by_*` do. The `exact_*` are
-the formulas without an epsilon, with 0/0 = 0; the usual ones are `optax.adagrad`, `optax.rmsprop` and
-`optax.adam`. `mask` and `trained` select parameters as `jaxreg.paths` says. An `update` that needs `params`
-or `grad_fn` raises a ValueError without them. What skips or collects steps, as
-`optax.MultiSteps`, `optax.apply_every` and `optax.conditionally_transform` do, goes inside an optimizer that
-needs `grad_fn`, not around or before it; `sam` shows how.
+`inner` is the optimizer that a transform changes. All are `optax.GradientTransformationExtraArgs`, so they
+chain, mask, accumulate and take schedules like Optax's own. A learning rate of -1 gives the direction
+alone, as Optax's `scale_by_*` do. The `exact_*` are the formulas without an epsilon, with 0/0 = 0; the
+usual ones are `optax.adagrad`, `optax.rmsprop` and `optax.adam`. `mask` and `trained` select parameters as
+`jaxreg.paths` says. An `update` that needs `params` or `grad_fn` raises a ValueError without them. What
+skips or collects steps, as `optax.MultiSteps`, `optax.apply_every` and `optax.conditionally_transform` do,
+goes inside an optimizer that needs `grad_fn`, not around or before it; `sam` shows how.
 """
 
 from jaxreg.optim._adaptive import adaptive, exact_adagrad, exact_adam

@@ -3,7 +3,7 @@
 The `title` stands above the figure. `records` are the lines of a run's `metrics.jsonl`, as dicts. Non-finite
 values leave a gap and a red cross at the bottom of the axis. More than 200 records are averaged in blocks,
 and the figure says so. Nothing to draw and a record without an epoch raise a ValueError. These files import
-NumPy, SciPy and matplotlib, and nothing of the trainer.
+nothing of the trainer.
 """
 
 from jaxreg.plots._alignment import alignment

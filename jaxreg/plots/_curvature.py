@@ -46,11 +46,11 @@ def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "
   return figure
 
 
-def layerwise(found: Any, *, title: str = "") -> Figure:
+def layerwise(layers: Any, *, title: str = "") -> Figure:
   """Draws the top eigenvalue, with its residual, the trace and the Frobenius norm of each layer.
 
   Args:
-    found: the result of `flatness.layerwise`: its `names`, `top_eigenvalues`, `traces` and
+    layers: the result of `flatness.layerwise`: its `names`, `top_eigenvalues`, `traces` and
       `frobenius_norms` are drawn, the last two with two standard errors.
 
   Returns:
@@ -59,23 +59,23 @@ def layerwise(found: Any, *, title: str = "") -> Figure:
   References:
     Yao et al., `PyHessian: Neural Networks Through the Lens of the Hessian`, 2020.
   """
-  if not hasattr(found, "top_eigenvalues"):
-    raise TypeError(f"found must be the result of flatness.layerwise, got {type(found).__name__}")
-  panels = {"top eigenvalue": (found.top_eigenvalues, found.residuals, 1)}
-  panels |= {"trace": (*found.traces, 2), "Frobenius norm": (*found.frobenius_norms, 2)}
+  if not hasattr(layers, "top_eigenvalues"):
+    raise TypeError(f"layers must be the result of flatness.layerwise, got {type(layers).__name__}")
+  panels = {"top eigenvalue": (layers.top_eigenvalues, layers.residuals, 1)}
+  panels |= {"trace": (*layers.traces, 2), "Frobenius norm": (*layers.frobenius_norms, 2)}
   panels = {label: panel for label, panel in panels.items() if np.isfinite(panel[0]).any()}
   if not panels:
-    raise ValueError(f"found must have finite values of at least one layer, got {len(found.names)} layers")
-  figure = new_figure(3.6 * len(panels) + 1.4, 0.24 * len(found.names) + 1.4, title)
+    raise ValueError(f"layers must have finite values of at least one layer, got {len(layers.names)} layers")
+  figure = new_figure(3.6 * len(panels) + 1.4, 0.24 * len(layers.names) + 1.4, title)
   axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-  places = np.arange(len(found.names))
+  places = np.arange(len(layers.names))
   for number, (axis, (label, panel)) in enumerate(zip(axes, panels.items(), strict=True)):
     values, error, times = (np.asarray(part, float) for part in panel)
     axis.barh(places, values, xerr=times * error, color=f"C{number}", height=0.7, error_kw={"linewidth": 1})
     axis.axvline(0, color="black", linewidth=0.6)
     axis.set(xlabel=label)
     tidy(axis, grid="x")
-  axes[0].set_yticks(places, [*map(verbatim, found.names)], fontsize="small")
+  axes[0].set_yticks(places, [*map(verbatim, layers.names)], fontsize="small")
   axes[0].invert_yaxis()
   return figure
 

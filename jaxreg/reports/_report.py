@@ -80,8 +80,8 @@ def report(
     loss_fn: `(params, batch, *, key) -> scalar` for the section on flatness; by default the mean negative
       log-likelihood, or squared error, of `predict_fn`.
     params: any pytree.
-    key: of all draws; by default `jax.random.key(0)`. Models with the same key see the same examples and
-      changes, and `compare` can pair them.
+    key: the key of all draws; by default `jax.random.key(0)`. Models with the same key see the same examples
+      and changes, and `compare` can pair them.
     out: the folder.
     sections: of classes, `errors`, `calibration`, `selective`, `conformal`, `ood`, `corruptions`,
       `adversarial`, `flatness` and `noise`; of numbers, `residuals`, `conformal` and `flatness`.
@@ -95,14 +95,14 @@ def report(
     features_fn: like `predict_fn`, without a key: the features `[n, ...]` of inputs, for the detectors of
       `calibration.fit_detector` in `ood`. They learn from `held_out`, or from the half of `data` that they
       are not measured on.
-    last_layer: its kernel `[size, classes]` and bias `[classes]` or None, where `features_fn` returns what it
-      gets: with them `ood` also has the detectors `vim` and `react`.
-    title, class_names: for the page.
+    last_layer: the kernel `[size, classes]` and the bias `[classes]`, or None, of the layer that maps the
+      features to logits: with them `ood` also has the detectors `vim` and `react`.
+    title, class_names: the title of the page, and the names of the classes on it.
     alpha: how often a conformal set may miss the label.
     eps: radii of the attacks; by default from 0.01 to 0.2 of the range of the inputs.
-    levels: of predicted quantiles, rising.
+    levels: the levels of predicted quantiles, rising.
     value_range: the minimum and maximum of an input; by default those of `data`, or 0 and 255 for uint8.
-    channel_axis: of images, 1 for `[n, channels, height, width]`.
+    channel_axis: the axis of the channels of images, 1 for `[n, channels, height, width]`.
 
   Returns:
     The table of `report.json`.

@@ -33,7 +33,7 @@ def test_layers_have_a_bar_in_each_panel():
   missing = Estimate(*np.full((2, 2), np.nan))
   only = plots.layerwise(found._replace(top_eigenvalues=np.full(2, np.nan), frobenius_norms=missing))
   assert [axis.get_xlabel() for axis in only.axes] == ["trace"]
-  with pytest.raises(TypeError, match=r"found must be the result of flatness\.layerwise, got dict"):
+  with pytest.raises(TypeError, match=r"layers must be the result of flatness\.layerwise, got dict"):
     plots.layerwise({"a": found})
   with pytest.raises(ValueError, match="finite values of at least one layer, got 0 layers"):
     plots.layerwise(
