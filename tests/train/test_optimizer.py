@@ -687,6 +687,7 @@ def test_kinds_of_decay_with_their_schedule(kind):
     ({"weight_decay.kind": "fixed_norm", "constraints.names": ("max_norm",)}, "fixed_norm holds norms"),
     ({"name": "schedule_free", "weight_decay.kind": "fixed_norm"}, "fixed_norm holds norms"),
     ({"name": "schedule_free", "constraints.names": ("max_norm",)}, "schedule_free averages itself"),
+    ({"name": "dog", "learning_rate": 0.001}, "learning_rate: dog finds .* at least 0.01, got 0.001"),
     ({"name": "momo", "weight_decay.kind": "coupled"}, "momo compares the loss"),
     ({"weight_decay.kind": "l2"}, "optimizer.weight_decay.kind: .*'l2'"),
   ],

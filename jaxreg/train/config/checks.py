@@ -122,6 +122,12 @@ def _optimizer_conflicts(config: Config) -> Iterator[str]:
     )
   kind = chosen.weight_decay.kind if decay else "none"
   coupled = kind == "coupled"
+  least, rate = 1e-4 if name == "momo_adam" else 0.01, chosen.learning_rate
+  if name in optimizer.LEARNING_RATE_FREE and rate < least:
+    yield (
+      f"optimizer.learning_rate: {name} finds its own rate, of which this one is a factor or a limit, "
+      f"usually {100 * least:g}; give at least {least:g}, got {rate:g}"
+    )
   if name in optimizer.LEARNING_RATE_FREE and kind in ("decoupled", "cautious", "corrected"):
     yield (
       f"optimizer.weight_decay.kind: {name} finds its own learning rate, which {kind} decay does not follow; "

@@ -21,7 +21,8 @@ from jaxreg.typing import Array, Params, PyTree
 SHARPNESS_AWARE = ("sam", "asam", "gsam")
 # Optimizers whose learning rate is one number: the schedule's value at step 0.
 NUMBERS = ("polyak_sgd", "rprop", "sm3", "fista")
-# Optimizers that find a learning rate, which their decay would have to follow.
+# Optimizers that find a learning rate, which their decay would have to follow. Ours is a factor or a limit of
+# it: by default 1, but in Optax 0.01 for `momo_adam`.
 LEARNING_RATE_FREE = ("cocob", "dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "prodigy")
 
 
