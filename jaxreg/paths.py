@@ -159,8 +159,8 @@ def chosen(params: Any, mask: Mask, *, default: Mask = kernels_only) -> list[boo
     tree = mask(params) if _is_function(mask) else mask
   if jax.tree.structure(tree) != jax.tree.structure(params):
     raise ValueError(
-      "mask must be globs, a tree of bools with the structure of params, or a function that returns one, "
-      f"got {_difference(tree, params)}"
+      "mask must be globs, a tree of bools with the structure of params, or a function that returns such a "
+      f"tree, got {_difference(tree, params)}"
     )
   taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
   if not any(taken):

@@ -17,7 +17,7 @@ from jaxreg._leaves import wide
 from jaxreg._loops import in_one_program
 from jaxreg._sharding import entries
 from jaxreg.adversarial._apgd import apgd, cross_entropy, like, targeted_dlr
-from jaxreg.adversarial._common import Bounds, per_example, perturbed
+from jaxreg.adversarial._common import Bounds, check_clip, per_example, perturbed
 from jaxreg.adversarial._square import square
 from jaxreg.typing import Array, Key
 
@@ -91,6 +91,7 @@ def attack(
     via Random Search`, 2020.
   """
   key, x = check_key(key), check_batched(x, "x")
+  check_clip(clip, x)
   radius = jnp.broadcast_to(per_example(eps, "eps", x).reshape(-1), x.shape[:1])
   check_choice(norm, "norm", ("linf", "l2"))
   for name, count in (("num_steps", num_steps), ("num_targets", num_targets), ("num_queries", num_queries)):

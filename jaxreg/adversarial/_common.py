@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_option
+from jaxreg._checks import check_ends, check_option, known_values
+from jaxreg._errors import ArgumentError
 from jaxreg._leaves import wide
 from jaxreg._scaled import norm, unit_length
 from jaxreg.typing import Array
@@ -22,6 +24,21 @@ def per_example(value: ArrayLike, name: str, x: Array) -> Array:
   check_option(value, name, x.shape[:1], low=0)
   value = jnp.asarray(value, wide(x).dtype)
   return value.reshape(-1, *[1] * (x.ndim - 1)) if value.ndim else value
+
+
+def check_clip(clip: Bounds, x: Array) -> None:
+  """Checks the ends, and that known inputs lie between them: clipping would move others out of the ball."""
+  if clip is None:
+    return
+  low, high, known = map(known_values, (*check_ends(clip, "clip"), x))
+  if low is None or high is None:
+    return
+  if np.any(low > high):
+    raise ArgumentError("clip", f"must be low and high, at least as large, got {clip}")
+  if known is not None:
+    room = 4 * float(jnp.finfo(x.dtype).eps) * np.maximum(abs(low), abs(high))
+    if np.any((known < low - room) | (known > high + room)):
+      raise ArgumentError("x", f"must lie in clip {clip}, got values from {known.min():g} to {known.max():g}")
 
 
 def input_gradient(loss_of_inputs: LossOfInputs, x: Array) -> Array:

@@ -18,6 +18,7 @@ from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import (
   Bounds,
   LossOfInputs,
+  check_clip,
   input_gradient,
   lengths,
   per_example,
@@ -59,7 +60,8 @@ def pgd(
     loss_of_inputs: `x -> [batch]`, any loss in which examples do not depend on each other; it closes over
       parameters, labels and the key of its noise.
     x: `[batch, ...]`, floating; inside `clip`, if that is given.
-    eps: radius of the ball, a scalar or `[batch]`, at least 0, in units of `x`.
+    eps: radius of the ball, a scalar or `[batch]`, at least 0, in units of `x`; it holds up to the
+      rounding of `x + delta`.
     step_size: a scalar or `[batch]`, at least 0; by default `2.5 * eps / num_steps`.
     num_steps: at least 1; if it is traced, one program serves all numbers, and reverse mode does not.
     norm: `linf`, `l2` or `l1`, over all axes of an example.
@@ -82,6 +84,7 @@ def pgd(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
   """
   x = check_batched(x, "x")
+  check_clip(clip, x)
   radius = per_example(eps, "eps", x)
   if not isinstance(num_steps, Tracer):
     check_count(num_steps, "num_steps")

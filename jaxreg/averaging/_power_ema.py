@@ -46,10 +46,11 @@ def power_ema(*, lengths: tuple[float, float] = (0.05, 0.1)) -> PowerEMA:
   :math:`\sigma = \sqrt{\gamma + 1}\, (\gamma + 2)^{-1} (\gamma + 3)^{-1/2}`. The average scales with the
   training and forgets its start. Keep the states of several steps, such as those of checkpoints. Then
 
-  .. math:: \hat\theta = \sum_k x_k \bar\theta_k, \qquad
+  .. math:: \hat\theta = \frac{\sum_k x_k \bar\theta_k}{\sum_k x_k}, \qquad
     x = \arg\min_x \Bigl\| \sum_k x_k w_k - w \Bigr\|^2
 
-  over all kept averages `k` is the average whose weights are nearest to the wanted weights `w`.
+  over all kept averages `k` is the average whose weights are nearest to the wanted weights `w`; like those of
+  any average, its weights sum to 1.
 
   Args:
     lengths: two different lengths in (0, 0.288]; the largest one is that of the plain mean.

@@ -208,7 +208,8 @@ def _checked(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
     raise ValueError(f"labels must have shape {logits.shape}, one for each logit, got {labels.shape}")
   known = known_values(raw_labels)
   if known is not None and known.size and (known.min() < 0 or known.max() > 1):
-    raise ValueError(f"labels must lie in [0, 1], got {known.min() if known.min() < 0 else known.max()}")
+    got = known.min() if known.min() < 0 else known.max()
+    raise ValueError(f"labels must lie in [0, 1], got {got}; where=labels >= 0 leaves out unknown ones")
   wide = labels.astype(jnp.promote_types(labels.dtype, logits.dtype))
   return logits, jnp.where((wide < 0) | (wide > 1), jnp.nan, wide)
 

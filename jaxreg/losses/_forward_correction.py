@@ -88,9 +88,9 @@ def transition_matrix(log_probs: ArrayLike, *, quantile: float = 1.0) -> Array:
     x^j = \operatorname{argmax}_x \Pr(\text{observed } j \mid x)
 
   The anchor of a class is the example for which a model, trained on the observed labels, gives it the largest
-  probability, or the one at a quantile, which an outlier moves less. The estimate is right if each class has
-  an example whose true label is certain, and if the model's probabilities are: an early epoch, or a
-  temperature, keeps them from repeating the wrong labels.
+  probability, or the example nearest to a quantile, which an outlier moves less. The estimate is
+  right if each class has an example whose true label is certain, and if the model's probabilities are: an
+  early epoch, or a temperature, keeps them from repeating the wrong labels.
 
   Args:
     log_probs: `[n, classes]`, floating: predictions of the training examples, or of any others.

@@ -229,6 +229,24 @@ def test_refusals():
     adversarial.vat_loss(key(), logistic, x, eps=0.1)
 
 
+def test_inputs_lie_within_the_clip():
+  """Pixels up to 255 under a clip of (0, 1) would move by 254, whatever the radius; rounding is no fault."""
+  x = 255 * jnp.ones((3, 4))
+  calls = {
+    "pgd": lambda x, clip: fast(logistic, x, 8.0, clip=clip),
+    "attack": lambda x, clip: adversarial.attack(
+      key(), lambda x: x, x, jnp.zeros(3, int), eps=8.0, methods=("apgd_ce",), num_steps=2, clip=clip
+    ),
+    "trades": lambda x, clip: adversarial.trades_loss(key(), jax.nn.log_softmax, x, clip=clip, **STEPS),
+  }
+  for call in calls.values():
+    with pytest.raises(ValueError, match=r"x must lie in clip \(0.0, 1.0\), got values from 255 to 255"):
+      call(x, (0.0, 1.0))
+    with pytest.raises(ValueError, match="clip must be low and high"):
+      call(x, (255.0, 0.0))
+    assert jnp.isfinite(call((x / 255 - 0.1307) / 0.3081, (-0.1307 / 0.3081, (1 - 0.1307) / 0.3081))).all()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ORDERS)
 def test_each_example_may_have_its_own_radius(kind):
