@@ -215,7 +215,7 @@ def _attacks(rows: dict[str, Row]) -> Any:
 
 
 def _update_sharpness(rows: dict[str, Row]) -> Any:
-  """Draws the sharpness along the update, and the noise scale, over the steps of each optimizer."""
+  """Draws the sharpness along the update, and the noise scale, over the steps; bands span the seeds."""
   from jaxreg._figures import GREY, WIDTH, legend_below, new_figure, tidy
 
   figure = new_figure(WIDTH, 3.8, "")
@@ -223,14 +223,20 @@ def _update_sharpness(rows: dict[str, Row]) -> Any:
   lines = []
   for number, (label, row) in enumerate(rows.items()):
 
-    def curve(quantity: str, row: Row = row) -> tuple[list[int], list[float]]:
+    def draw(
+      axis: Any, quantity: str, line: str, row: Row = row, color: str = f"C{number}", **style: Any
+    ) -> Any:
       named = {name: re.fullmatch(rf"{quantity} at (\d+)", name) for name in row.runs}
-      points = {int(match[1]): float(row.runs[name].mean()) for name, match in named.items() if match}
-      return list(points), list(points.values())
+      points = {int(match[1]): row.runs[name] for name, match in named.items() if match}
+      values = np.array([*points.values()])
+      if "-" in line:
+        low, high = values.min(axis=1), values.max(axis=1)
+        axis.fill_between([*points], low, high, color=color, alpha=0.2, linewidth=0)
+      return axis.plot([*points], values.mean(axis=1), line, color=color, **style)
 
-    lines += left.plot(*curve("critical sharpness"), color=f"C{number}", label=label, linewidth=1.2)
-    left.plot(*curve("directional sharpness"), ":", color=f"C{number}", linewidth=0.8)
-    right.plot(*curve("noise scale"), "-o", color=f"C{number}", markersize=3, linewidth=1.2)
+    lines += draw(left, "critical sharpness", "-", label=label, linewidth=1.2)
+    draw(left, "directional sharpness", ":", linewidth=0.8)
+    draw(right, "noise scale", "-o", markersize=3, linewidth=1.2)
   left.axhline(2, color=GREY, linestyle="--", linewidth=0.8)
   tidy(left, "critical (line), directional (dots)")
   tidy(right, "gradient noise scale (examples)")

@@ -25,11 +25,11 @@ ROWS = {
   "SGD": ("sgd", 0.2, {}),
   "Adam": ("adam", 1e-3, {}),
   "SAM": ("sam", 0.2, {"optimizer.sam.inner": "sgd", "optimizer.sam.rho": 0.05}),
-  "Muon": ("optax.contrib:muon", 0.01, {}),
+  "Muon": ("muon", 0.01, {}),
 }
 
 
-def run(name: str, rate: float, fields: dict[str, object], workdir: Path) -> list[dict[str, float]]:
+def run(name: str, rate: float, fields: dict[str, object], seed: int) -> list[dict[str, float]]:
   """Trains, and returns the records of the sharpness."""
   config = base_config()
   config.optimizer.name = name
@@ -45,7 +45,7 @@ def run(name: str, rate: float, fields: dict[str, object], workdir: Path) -> lis
       "optimizer.schedule.name": "constant",
       "batch_size": 512,
       "steps": STEPS,
-      "replicas": SEEDS,
+      "seed": seed,
       "eval_every": 1000,
       "checkpoint.every": 1000,
       "log.sharpness_every": EVERY,
@@ -53,8 +53,10 @@ def run(name: str, rate: float, fields: dict[str, object], workdir: Path) -> lis
       **fields,
     }
   )
-  train.train(config, str(workdir))
-  return [record for record in read_records(workdir) if "update/critical_sharpness" in record]
+  with tempfile.TemporaryDirectory() as folder:
+    workdir = Path(folder) / "run"
+    train.train(config, str(workdir))
+    return [record for record in read_records(workdir) if "update/critical_sharpness" in record]
 
 
 def main() -> None:
@@ -62,33 +64,27 @@ def main() -> None:
   if options.quick:
     globals().update(QUICK)
   keep_compiled_programs("benchmarks")
-  record = Found()
+  found = Found()
   for label, (name, rate, fields) in ROWS.items():
-    with tempfile.TemporaryDirectory() as folder:
-      records = run(name, rate, fields, Path(folder) / "run")
-    for each in records:
-      for quantity in ("critical", "directional", "normalized"):
-        value = each[f"update/{quantity}_sharpness"]
-        if np.isfinite(value):
-          record.add(label, f"{quantity} sharpness at {each['step']}", value, 2)
-    # Windows of five measurements: single estimates of the squared gradient may be negative.
-    for start in range(0, len(records) - 4, 5):
-      window = records[start : start + 5]
-      trace, square = (
-        np.mean([each[f"update/{name}"] for each in window]) for name in ("noise_trace", "squared_gradient")
-      )
-      if square > 0:
-        record.add(label, f"noise scale at {window[2]['step']}", trace / square, 0)
-    last = records[-10:]
+    runs = [run(name, rate, fields, seed) for seed in range(SEEDS)]
     for quantity in ("critical", "directional", "normalized"):
-      record.add(
-        label,
-        f"{quantity} sharpness at the end",
-        np.median([each[f"update/{quantity}_sharpness"] for each in last]),
-        2,
+      values = np.array([[each[f"update/{quantity}_sharpness"] for each in records] for records in runs])
+      for record, at_step in zip(runs[0], values.T, strict=True):
+        if np.isfinite(at_step).all():
+          found.add(label, f"{quantity} sharpness at {record['step']}", at_step, 2)
+      found.add(label, f"{quantity} sharpness at the end", np.median(values[:, -10:], axis=1), 2)
+    # Windows of five measurements: single estimates of the squared gradient may be negative.
+    for start in range(0, len(runs[0]) - 4, 5):
+      trace, square = (
+        np.array(
+          [np.mean([each[f"update/{part}"] for each in records[start : start + 5]]) for records in runs]
+        )
+        for part in ("noise_trace", "squared_gradient")
       )
+      if (square > 0).all():
+        found.add(label, f"noise scale at {runs[0][start + 2]['step']}", trace / square, 0)
     if not options.quick:
-      record.write("update_sharpness", "python -m benchmarks update_sharpness")
+      found.write("update_sharpness", "python -m benchmarks update_sharpness")
   Report(options.json).close()
 
 
