@@ -14,7 +14,7 @@ import optax
 import pytest
 import test_contract
 
-from jaxreg import adversarial, constraints, ensembles, noise, optim
+from jaxreg import adversarial, calibration, constraints, ensembles, flatness, noise, optim
 from jaxreg.ensembles._laplace import Laplace
 
 NUMBERS = ("ArrayLike", "float", "int", "ScalarOrSchedule")
@@ -370,6 +370,7 @@ def fista_step(scale):
 
 POSTERIOR = Laplace({"w": jnp.ones(3)}, (), jnp.arange(3.0), sampled, (True,), ())
 STEPS = {"eps": 0.1, "step_size": 0.1, "num_steps": 3}
+RANGE = jnp.arange(1.0, 17.0)
 # Eager calls with a new closure, as a loop of a user's own makes one in each step.
 EAGER = {
   **{
@@ -415,6 +416,19 @@ EAGER = {
   "best_precision": lambda scale: dataclasses.replace(
     POSTERIOR, values=scale * POSTERIOR.values
   ).best_precision(),
+  **{
+    f"fit_detector {kind}": functools.partial(
+      lambda scale, **options: calibration.fit_detector(scale * LOGITS, **options)(jnp.tile(LOGITS, (65, 1))),
+      **{"kind": kind, "labels": LABELS, "num_classes": 3, "num_neighbors": 2},
+    )
+    for kind in ("mahalanobis", "relative_mahalanobis", "knn")
+  },
+  **{
+    name: functools.partial(
+      lambda scale, name: getattr(flatness, name)(RANGE, jnp.exp(scale * jnp.sin(RANGE))), name=name
+    )
+    for name in ("power_law_fit", "broken_power_law_fit")
+  },
 }
 
 

@@ -21,6 +21,7 @@ from jaxreg._checks import (
   known_values,
 )
 from jaxreg._errors import ArgumentError
+from jaxreg._scaled import unit_length
 from jaxreg._sharding import gathered
 from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.typing import Array
@@ -121,7 +122,7 @@ def fit_detector(
       )
     scores = functools.partial(_neighbor_scores, num_neighbors)
     enough = counts.sum() >= num_neighbors
-    training = jnp.where(enough, _normalized(features), jnp.nan)
+    training = jnp.where(enough, unit_length(features, (-1,)), jnp.nan)
     return jax.tree_util.Partial(scores, training, counts | ~enough)
   if kind in ("vim", "react"):
     if kernel is None:
@@ -152,13 +153,13 @@ def fit_detector(
   return jax.tree_util.Partial(_relative_scores if kind == "relative_mahalanobis" else _class_scores, *fitted)
 
 
-def _normalized(x: Array) -> Array:
-  norms = jnp.linalg.norm(x, axis=-1, keepdims=True)
-  return x / jnp.where(norms > 0, norms, 1)
-
-
 def _neighbor_scores(num_neighbors: int, training: Array, counts: Array, features: ArrayLike) -> Array:
-  x = _normalized(_checked(features, training.shape[1]))
+  return _neighbor_distances(num_neighbors, training, counts, _checked(features, training.shape[1]))
+
+
+@functools.partial(jax.jit, static_argnums=0)  # an eager loop would compile in each call
+def _neighbor_distances(num_neighbors: int, training: Array, counts: Array, x: Array) -> Array:
+  x = unit_length(x, (-1,))
 
   def distance(one: Array) -> Array:
     cosines = jnp.where(counts, _product(training, one), -jnp.inf)
@@ -201,15 +202,18 @@ def _fit_vim(
 
 def _class_scores(means: Array, whitening: Array, mean: Array, whole: Array, features: ArrayLike) -> Array:
   del mean, whole
-  x = _checked(features, len(whitening))
-  # One class after another: no array of all examples, classes and features.
-  distances = jax.lax.map(lambda class_mean: _distance(_minus(x, class_mean), whitening), means)
-  return distances.min(axis=0)
+  return _nearest_class(means, whitening, _checked(features, len(whitening)))
 
 
 def _relative_scores(means: Array, whitening: Array, mean: Array, whole: Array, features: ArrayLike) -> Array:
   x = _checked(features, len(whitening))
-  return _class_scores(means, whitening, mean, whole, x) - _distance(_minus(x, mean), whole)
+  return _nearest_class(means, whitening, x) - _distance(_minus(x, mean), whole)
+
+
+@jax.jit
+def _nearest_class(means: Array, whitening: Array, x: Array) -> Array:
+  # One class after another: no array of all examples, classes and features.
+  return jax.lax.map(lambda mean: _distance(_minus(x, mean), whitening), means).min(axis=0)
 
 
 def _fit_mahalanobis(features: Array, weights: Array, labels: Array, num_classes: int) -> tuple[Array, ...]:

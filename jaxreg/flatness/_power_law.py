@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -75,7 +76,11 @@ def power_law_fit(
     (HC3); Bell and McCaffrey, `Bias reduction in standard errors for linear regression with multi-stage
     samples`, 2002; Wald and Wolfowitz, `On a test whether two samples are from the same population`, 1940.
   """
-  u, v, weight = _logarithms(x, y, where, confidence)
+  return _straight(*_logarithms(x, y, where, confidence), float(confidence))
+
+
+@partial(jax.jit, static_argnums=3)  # an eager loop would compile in each call
+def _straight(u: Array, v: Array, weight: Array, confidence: float) -> PowerLaw:
   number = weight.sum()
   enough = jnp.where(number >= 4, 1.0, jnp.nan)
   mean_u, mean_v = ((weight * value).sum() / number for value in (u, v))
@@ -126,7 +131,11 @@ def broken_power_law_fit(
   References:
     Muggeo, `Estimating regression models with unknown break-points`, 2003.
   """
-  u, v, weight = _logarithms(x, y, where, confidence)
+  return _broken(*_logarithms(x, y, where, confidence), confidence)
+
+
+@jax.jit
+def _broken(u: Array, v: Array, weight: Array, confidence: float) -> BrokenPowerLaw:
   number = weight.sum()
   ordered = jnp.sort(jnp.where(weight > 0, u, jnp.inf))
   ranks = jnp.linspace(0.05, 0.95, 91) * (number - 1)
@@ -155,7 +164,7 @@ def broken_power_law_fit(
   low = jnp.where(possible, (coefficients - half)[:, 1:], jnp.inf).min(axis=0)
   high = jnp.where(possible, (coefficients + half)[:, 1:], -jnp.inf).max(axis=0)
   intervals = jnp.stack([low, high], axis=1) * enough
-  whole = power_law_fit(x, y, where=where)
+  whole = _straight(u, v, weight, 0.95)
   return BrokenPowerLaw(breakpoint_, slopes, intervals, whole.correlation, whole.linearity, whole.num_points)
 
 

@@ -71,6 +71,12 @@ def test_scores_are_those_of_scikit_learn(kind):
   )
 
 
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_neighbours_are_those_of_directions_however_long(scale):
+  detector = fit_detector(np.float32(scale * TRAIN), kind="knn", num_neighbors=7)
+  np.testing.assert_allclose(detector(np.float32(scale * NEW)), neighbours(NEW, 7), rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ORACLES)
 def test_float32_and_bfloat16_are_near_float64(kind):
   options, oracle = ORACLES[kind]
