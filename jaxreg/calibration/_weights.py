@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_array, check_labels, check_log_probs, check_logits, known_values
@@ -99,4 +100,8 @@ def ceil_of(share: Fraction, number: int | Array, most: int) -> Any:
 
 def at_number(rule: Callable[[int], float], number: int | Array, most: int) -> Any:
   """Returns `rule(number)`, computed on the host; `number` may be traced and is at most `most`."""
-  return rule(number) if isinstance(number, int) else jnp.asarray([*map(rule, range(most + 1))])[number]
+  if isinstance(number, int):
+    return rule(number)
+  if isinstance(number, Tracer):  # the table of all numbers is slow
+    return jnp.asarray([*map(rule, range(most + 1))])[number]
+  return jnp.asarray([rule(int(n)) for n in np.ravel(number)]).reshape(np.shape(number))

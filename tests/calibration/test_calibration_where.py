@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxreg import calibration, ensembles
+from jaxreg.calibration._weights import at_number
 
 RNG = np.random.default_rng(0)
 WHERE = np.arange(12) % 3 != 1
@@ -123,6 +124,15 @@ def test_thresholds_of_any_number_of_examples(alpha):
     where = np.arange(12) < number
     got = jax.jit(lambda where: calibration.conformal_threshold(scores, alpha=alpha, where=where))(where)
     np.testing.assert_array_equal(got, calibration.conformal_threshold(scores[:number], alpha=alpha))
+
+
+@pytest.mark.parametrize("number", [3, jnp.int32(3), jnp.array([[2, 5]])])
+def test_a_rule_is_applied_only_to_known_numbers(number):
+  asked = []
+  rule = lambda n: asked.append(n) or n / 4
+  np.testing.assert_array_equal(at_number(rule, number, 1000), np.float32(number) / 4)
+  assert asked == np.ravel(number).tolist()
+  np.testing.assert_array_equal(jax.jit(lambda n: at_number(rule, n, 6))(number), np.float32(number) / 4)
 
 
 @pytest.mark.thorough
