@@ -91,7 +91,7 @@ def measure(record: Found, name: str, folder: Path, sets: dict[str, np.ndarray])
   }
   for title, kind in KINDS.items():
     options: Any = {"kind": kind, "labels": labels, **head}
-    detector = jax.jit(calibration.fit_detector(fitted, **options))
+    detector = calibration.fit_detector(fitted, **options)
     scores[title] = lambda features, logits, detector=detector: detector(features)
   for title, score in scores.items():
     row, ours = f"{network.title}, {title}", score(*usual)

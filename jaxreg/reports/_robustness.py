@@ -110,7 +110,7 @@ def _by_features(model: Model, rows: np.ndarray, others: dict[str, np.ndarray]) 
     detectors = detectors | OF_LAST_LAYER
   numbers = {}
   for kind, title in detectors.items():
-    detector = jax.jit(calibration.fit_detector(features, kind=kind, **options))
+    detector = calibration.fit_detector(features, kind=kind, **options)
     scores = np.asarray(detector(ours))
     for name, other in theirs.items():
       numbers[f"{name}/{kind}_auroc"] = ranked(f"{name}: AUROC, {title}", scores, np.asarray(detector(other)))
