@@ -7,6 +7,7 @@ batches, and `Hessian.product_and_count` differentiates the loss of a batch.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -157,10 +158,11 @@ class Curvature:
   @property
   def like(self) -> Array:
     """The selected parameters, `[size]`, with the shape and dtype of a vector."""
-    return self._as_operator().like[0]
+    return self._flat_operator.like[0]
 
-  def _as_operator(self) -> Flat:
-    """Returns the operator of flat vectors."""
+  @functools.cached_property
+  def _flat_operator(self) -> Flat:
+    """The operator of flat vectors."""
     if self.is_split:
       raise ValueError(
         "params are split over devices, where only top_eigenpairs, trace and layerwise keep them split; give "
@@ -181,8 +183,7 @@ class Curvature:
       raise TypeError(
         "products with a Curvature run on the host: call it outside of jit, grad, vmap and scan"
       )
-    operator = self._as_operator()
-    return operator((as_vector(vector, operator.like[0]),))[0]
+    return self._flat_operator((as_vector(vector, self.like),))[0]
 
   def gauss_newton(self, apply_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]) -> Curvature:
     """Returns the Gauss-Newton matrix, as `gauss_newton`; with `model_state`, `apply_fn` takes it too."""
@@ -192,7 +193,7 @@ class Curvature:
   @full_precision
   def gauss_newton_diagonal(self, apply_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]) -> Array:
     """Computes the diagonal of the Gauss-Newton matrix exactly, as `gauss_newton_diagonal`."""
-    like, apply_fn = self._as_operator().like, self._with_state(apply_fn, "apply_fn")
+    like, apply_fn = self._flat_operator.like, self._with_state(apply_fn, "apply_fn")
     compute = partial(diagonal, apply_fn, outer_loss_fn, self.operator.mask, self.operator.params)
 
     def add_diagonal(running: RunningSum, number: int, batch: Batch) -> tuple[RunningSum, Array]:

@@ -109,8 +109,8 @@ def _run(algorithm: Callable[..., Any], static: tuple[Any, ...], operator: Compi
 
 def as_operator(matvec: Any, like: ArrayLike | None) -> LinearOperator:
   """Returns the operator of a function of a flat vector, or the own operator of a `Curvature`."""
-  if hasattr(matvec, "_as_operator"):
-    return matvec._as_operator()
+  if hasattr(matvec, "_flat_operator"):
+    return matvec._flat_operator
   like = getattr(matvec, "like", None) if like is None else like
   if like is None:
     raise TypeError("like must be a vector [size] if matvec has no attribute like, got None")
