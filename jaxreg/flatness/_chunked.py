@@ -43,7 +43,8 @@ def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
     chunk_size: how many examples to process at a time.
 
   Returns:
-    A loss with the same arguments and results. Equal arguments give the same function, which compiles once.
+    A loss with the same arguments and results. Equal arguments give the same function, so `jit` compiles it
+    once; outside of `jit` every call compiles.
 
   Example:
     >>> loss = chunked(lambda params, batch, *, key: (params * batch).mean(), 2)
