@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer, eval_jaxpr
+from jax.extend.core import jaxprs_in_params
 
 from jaxreg._sharding import sharding_like
 
@@ -75,17 +76,25 @@ def in_one_program(function: Callable[..., Any], *arguments: Any) -> Any:
   traced, result = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*arguments)
   if _has_tracer(traced.consts):
     return function(*arguments)
+  if _calls_python(traced.jaxpr):  # a compiled program does not say which function it calls
+    return function(*arguments)
   consts, leaves = [jnp.asarray(x) for x in traced.consts], jax.tree.leaves(arguments)
   lowered = jax.jit(functools.partial(eval_jaxpr, traced.jaxpr)).lower(consts, *leaves)
-  text = lowered.as_text()
-  if "callback" in text:  # the text does not say which Python function is called
-    return function(*arguments)
-  key = hashlib.sha256(text.encode()).digest(), *(x.sharding for x in (*consts, *leaves))
+  key = hashlib.sha256(lowered.as_text().encode()).digest(), *(x.sharding for x in (*consts, *leaves))
   if key not in _programs:
     if len(_programs) >= MAX_PROGRAMS:
       _programs.pop(next(iter(_programs)), None)
     _programs[key] = lowered.compile()  # unlike the jitted function, it does not hold the user's functions
   return jax.tree.unflatten(jax.tree.structure(result), _programs[key](consts, *leaves))
+
+
+def _calls_python(jaxpr: Any) -> bool:
+  """Tells whether a program has a primitive that calls a Python function, such as `pure_callback`."""
+  return any(
+    eqn.primitive.name.endswith(("_callback", "debug_print"))
+    or any(map(_calls_python, jaxprs_in_params(eqn.params)))
+    for eqn in jaxpr.eqns
+  )
 
 
 def _has_tracer(tree: Any) -> bool:

@@ -66,14 +66,33 @@ def test_large_captured_arrays_are_compared_or_passed(captured):
     np.testing.assert_array_equal(in_one_program(function, jnp.zeros(())), data)
 
 
-def test_python_functions_that_a_program_calls_are_those_of_the_call():
+@pytest.mark.parametrize("within", [lambda f: f, jax.jit, lambda f: lambda x: jax.lax.cond(x > 0, f, f, x)])
+def test_python_functions_that_a_program_calls_are_those_of_the_call(within):
   def tripled(scale):
     host = lambda x: np.asarray(scale * x)
-    return in_one_program(
-      lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x), jnp.float32(3)
-    )
+    called = lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x)
+    return in_one_program(within(called), jnp.float32(3))
 
   assert (tripled(1.0), tripled(2.0)) == (3, 6)
+
+
+def test_what_a_program_prints_is_printed_in_each_call(capsys):
+  for number in (1, 2, 2):
+    in_one_program(lambda x, n=number: jax.debug.print(f"{n} {{}}", x), jnp.float32(3))
+  jax.effects_barrier()
+  assert capsys.readouterr().out == "1 3.0\n2 3.0\n2 3.0\n"
+
+
+def test_a_function_may_be_named_as_one_that_calls_python():
+  def doubled(x):
+    @jax.jit
+    def no_callback_here(x):
+      return 2 * x
+
+    return in_one_program(lambda x: no_callback_here(x), x)
+
+  assert doubled(jnp.float32(3)) == 6
+  assert compilations(lambda: doubled(jnp.float32(4))) == 0
 
 
 def test_the_structure_of_the_result_is_that_of_the_call():
