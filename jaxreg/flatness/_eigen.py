@@ -435,7 +435,7 @@ def spectral_density(
   operator = as_operator(matvec, like)
   check_count(points, "points")
   check_range(width, "width", low=0, open_low=True)
-  nodes, weights, products = quadrature(operator, num_samples, num_steps, key)
+  nodes, weights, products = quadrature(operator, num_samples, num_steps, key, check=True)
   _check_products(product_rounding(matvec, like), *products)
   return smoothed(nodes, weights, width, grid, points)
 
@@ -460,27 +460,29 @@ def smoothed(
 
 
 def quadrature(
-  operator: LinearOperator, num_samples: int, num_steps: int, key: Key
+  operator: LinearOperator, num_samples: int, num_steps: int, key: Key, *, check: bool
 ) -> tuple[Array, Array, tuple[Vector, ...]]:
-  """Computes Ritz values and their weights, `[num_samples, num_steps]` each, and products to check."""
+  """Computes Ritz values and their weights, `[num_samples, num_steps]` each, and any products to check."""
   check_key(key)
   check_samples(num_samples)
   check_count(num_steps, "num_steps")
   size = sum(x.size for x in operator.like)
   if num_steps > size:
     raise ValueError(f"num_steps must be at most the size {size}, got {num_steps}")
-  return operator.run(_quadrature, (num_samples, num_steps), key)
+  return operator.run(_quadrature, (num_samples, num_steps, check), key)
 
 
-def _quadrature(operator, num_samples, num_steps, key):
+def _quadrature(operator, num_samples, num_steps, check, key):
   probe_key, *check_keys = jax.random.split(key, 3)
-  u, v = (draw(jax.random.normal, check_key, operator.like) for check_key in check_keys)
 
   def probe(number: Array) -> tuple[Array, Array]:
     # Not a loop over keys, which the checker of reused keys refuses under `vmap`.
     return _nodes_and_weights(operator, num_steps, jax.random.fold_in(probe_key, number))
 
   nodes, weights = operator.map(probe, jnp.arange(num_samples))
+  if not check:
+    return nodes, weights, ()
+  u, v = (draw(jax.random.normal, check_key, operator.like) for check_key in check_keys)
   return nodes, weights, (u, v, operator(u), operator(u), operator(v))
 
 

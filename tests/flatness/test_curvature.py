@@ -390,6 +390,14 @@ def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
       assert (np.abs(estimate.mean - exact) <= 5 * estimate.standard_error).all()
 
 
+def test_a_layer_takes_the_products_that_its_docstring_counts():
+  params, loader = {name: jnp.ones(3) for name in "ab"}, Loader(np.ones((4, 3)), [4])
+  loss_fn = lambda params, x, *, key: (x @ (params["a"] * params["b"])).sum()
+  curvature = flatness.Curvature(loss_fn, params, loader)
+  flatness.layerwise(curvature, key=jax.random.key(0), num_samples=2, num_steps=3, num_starts=2)
+  assert loader.passes == 2 + 2 * (3 + 1 + 2 * 3)
+
+
 @pytest.mark.thorough
 def test_narrow_types_are_widened():
   params, batch = problem()
