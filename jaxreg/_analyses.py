@@ -90,6 +90,13 @@ def outputs_at(apply_fn: Callable[..., Any], params: Params, batch: Batch, key: 
     return widened(apply_fn(params, batch, key=same(key)))
 
 
+def outputs_of_leaves(
+  apply_fn: Callable[..., Any], tree: Any, leaves: list[Array], batch: Batch, key: Key | None = None
+) -> Any:
+  """Computes the outputs as a function of the leaves of the parameters."""
+  return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch, key)
+
+
 def mean_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) -> Array:
   """Computes the mean loss, with the same noise in every call."""
   return mean_and_count(loss_fn, params, batch, key)[0]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreg._analyses import num_examples, outputs_at
+from jaxreg._analyses import num_examples, outputs_of_leaves
 from jaxreg._layers import Layer, layers_in, tapped
 from jaxreg.typing import Array, Batch, Key, Params
 
@@ -77,9 +77,7 @@ def pull_back(
   """
   leaves, tree = jax.tree.flatten(params)
   taken = [number for number, selected in enumerate(mask) if selected]
-
-  def outputs_fn(leaves: list[Array], batch: Batch, key: Key | None = None) -> Array:
-    return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch, key)
+  outputs_fn = partial(outputs_of_leaves, apply_fn, tree)
 
   def example_outputs(leaves: list[Array], example: Batch, number: Array) -> Array:
     one = jax.tree.map(_with_batch_axis, example)

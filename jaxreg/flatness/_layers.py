@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import paths
-from jaxreg._analyses import full_precision, num_examples, outputs_at, same, widened
+from jaxreg._analyses import full_precision, num_examples, outputs_of_leaves, same, widened
 from jaxreg._checks import check_count, check_key, check_loss_fn, check_range
 from jaxreg._layers import Layer, layers_in, tapped
 from jaxreg._sums import Compensated, add, compensated, gram, total
@@ -163,7 +163,7 @@ def _layers_of(
 ) -> tuple[Layer, ...]:
   """Returns the layers of the leaves that are `taken`."""
   names = paths.leaf_names(params)
-  outputs_fn = partial(_outputs, apply_fn, jax.tree.structure(params))
+  outputs_fn = partial(outputs_of_leaves, apply_fn, jax.tree.structure(params))
   layers, why = layers_in(outputs_fn, jax.tree.leaves(params), batch, taken)
   if why:
     listed = ", ".join(f"{names[number]} {reason}" for number, reason in [*why.items()][:5])
@@ -172,10 +172,6 @@ def _layers_of(
       f"mask must select only kernels and biases of dense and convolutional layers, but {listed}{more}"
     )
   return tuple(layers)
-
-
-def _outputs(apply_fn: Callable[..., Array], tree: Any, leaves: list[Array], batch: Batch) -> Array:
-  return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +199,7 @@ class _Factors:
   ) -> tuple[dict[int, Array], Callable[[Array], tuple[dict[int, Array]]], Array]:
     """Returns layers' inputs `[n, positions, k]` by their kernels, the backward pass, and the scores."""
     leaves, tree = jax.tree.flatten(params)
-    run = tapped(partial(_outputs, self.apply_fn, tree, batch=examples), leaves, [*self.layers])
+    run = tapped(partial(outputs_of_leaves, self.apply_fn, tree, batch=examples), leaves, [*self.layers])
     outputs, inputs, zeros = run({})
     pull = jax.vjp(lambda taps: run(taps)[0], zeros)[1]
     own = None if key is None else jax.random.fold_in(same(key), first)  # type: ignore[arg-type]
