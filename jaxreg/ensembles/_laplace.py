@@ -13,14 +13,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg import flatness, paths
-from jaxreg._analyses import full_precision, num_examples, outputs_at
+from jaxreg._analyses import full_precision, num_examples, outputs_of_leaves
 from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn, check_option, check_wide
 from jaxreg._jacobians import JacobianRows, pull_back, unit_outputs_per_example
 from jaxreg._layers import Layer, Part, layers_in
 from jaxreg._leaves import wide
 from jaxreg._log_odds import others_log_probs
 from jaxreg._sharding import partitioned
-from jaxreg.flatness._chunked import checked_chunk_size
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
 STRUCTURES = ("kfac", "ekfac", "diagonal", "dense")
@@ -114,15 +113,6 @@ class Laplace:
   def _mask(self) -> Params:
     return jax.tree.unflatten(jax.tree.structure(self.params), self.mask)
 
-  def leaves(self, vectors: Array) -> dict[int, Array]:
-    """Splits vectors `[..., size]` into random leaves `[..., *shape]`, by their numbers."""
-    leaves, first = {}, 0
-    for number, x in enumerate(jax.tree.leaves(self.params)):
-      if self.mask[number]:
-        leaves[number] = vectors[..., first : first + x.size].reshape(*vectors.shape[:-1], *x.shape)
-        first += x.size
-    return leaves
-
   def blocks(self, vectors: Array) -> list[Array]:
     """Splits vectors `[..., size]` in the order of `values` into matrices `[..., rows, units]`."""
     blocks, first = [], 0
@@ -184,7 +174,8 @@ def _compiled_linearized(posterior: Laplace, batch: Batch, precision: ArrayLike)
 def _covariance(posterior: Laplace, rows: JacobianRows, variances: Array) -> Array:
   """Computes `[n, classes, classes]` from Jacobians and the variances along the eigenvectors."""
   if not posterior.bases:
-    by_leaf = posterior.leaves(variances)
+    own = flatness.subset(posterior.params, posterior._mask())
+    by_leaf = dict(enumerate(jax.tree.leaves(own.merge(variances))))
     parts = [_of_layer(h, g, layer.join(by_leaf)) for layer, h, g in rows.layers]
     parts += [_of_rows(_as_rows(x), by_leaf[number].reshape(-1)) for number, x in rows.others.items()]
     return functools.reduce(jnp.add, parts)
@@ -288,6 +279,8 @@ def laplace(
   check_loss_fn(apply_fn, "apply_fn")
   check_choice(likelihood, "likelihood", ("categorical", "normal"))
   check_choice(structure, "structure", STRUCTURES)
+  if chunk_size is not None:
+    check_count(chunk_size, "chunk_size")
   number, params = num_examples(batch), jax.tree.map(wide, params)
   batch = jax.tree.map(wide, batch)
   shape = jnp.shape(jax.eval_shape(functools.partial(apply_fn, key=None), params, batch))
@@ -322,7 +315,7 @@ def laplace(
   if any(rest):
     if structure != "dense":
       _check_dense(params, rest, structure)
-    few, own = min(16, checked_chunk_size(chunk_size, batch)), _as_tree(params, rest)
+    few, own = min(16, chunk_size or 16), _as_tree(params, rest)
     matrix = flatness.gauss_newton_matrix(scaled, outer_fn, params, data, mask=own, chunk_size=few)
     values, vectors = jnp.linalg.eigh(matrix)
     layers.append(_as_layer(params, rest))
@@ -374,10 +367,7 @@ def _covered(
 ) -> tuple[bool, ...]:
   """Returns for each leaf whether it is part of a layer with a Kronecker factor."""
   leaves, tree = jax.tree.flatten(params)
-
-  def outputs_fn(leaves: list[Array], batch: Batch) -> Array:
-    return outputs_at(apply_fn, jax.tree.unflatten(tree, leaves), batch)
-
+  outputs_fn = functools.partial(outputs_of_leaves, apply_fn, tree)
   layers, _ = layers_in(outputs_fn, leaves, batch, taken)
   numbers = {number for layer in layers for number in layer.numbers}
   return tuple(number in numbers for number in range(len(leaves)))
