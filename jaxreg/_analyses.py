@@ -77,7 +77,7 @@ def _explained(batch: Batch, key: Key | None, noisy: str) -> Iterator[None]:
   try:
     yield
   except (TypeError, AttributeError, LookupError, ValueError) as error:
-    if key is None and "PRNG key" in str(error):
+    if key is None and "key type <class 'NoneType'>" in str(error):
       raise TypeError(noisy) from error
     if is_list_of_batches(batch) and ONE_BATCH not in str(error):
       raise TypeError(f"batch must be one batch, got a list of {len(batch)}; {ONE_BATCH}") from error

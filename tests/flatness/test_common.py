@@ -139,6 +139,12 @@ def _refusals(loss, key=None):
       TypeError,
       "key must be given, because loss_fn draws noise, got None",
     ),
+    (
+      lambda p, b, *, key: p @ jax.random.normal(jnp.ones(3), (3,)),
+      None,
+      TypeError,
+      "invalid PRNG key data",
+    ),
     (lambda p, b, *, key: p.sum(), 3, TypeError, "key must be a typed key.*got int32"),
   ],
 )
