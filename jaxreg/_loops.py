@@ -52,13 +52,13 @@ def while_loop(condition: Callable[[Any], Any], step: Callable[[Any], Any], valu
   return value
 
 
-def by_chunks(function: Callable[[Any], Any], rows: Any, chunk_size: int) -> Any:
-  """Applies `function` to each of the rows, `chunk_size` at once."""
+def map_rows(function: Callable[[Any], Any], rows: Any, batch_size: int) -> Any:
+  """Applies `function` to each of the rows, `batch_size` at once."""
   if in_program():
-    return jax.lax.map(function, rows, batch_size=chunk_size)
+    return jax.lax.map(function, rows, batch_size=batch_size)
   number = len(jax.tree.leaves(rows)[0])
-  firsts = range(0, number, chunk_size)
-  parts = [jax.vmap(function)(jax.tree.map(lambda x, i=i: x[i : i + chunk_size], rows)) for i in firsts]
+  firsts = range(0, number, batch_size)
+  parts = [jax.vmap(function)(jax.tree.map(lambda x, i=i: x[i : i + batch_size], rows)) for i in firsts]
   return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_count, check_key, check_wide
-from jaxreg._loops import by_chunks
+from jaxreg._loops import map_rows
 from jaxreg.ensembles._uncertainty import Uncertainty, uncertainty
 from jaxreg.typing import Array, Batch, Key, Params
 
@@ -142,5 +142,5 @@ def _draws(
 
   keys = jax.random.split(check_key(key), num_samples)
   draw = predict_batch if per_example else predict_each
-  outputs = jax.vmap(draw)(keys) if chunk_size is None else by_chunks(draw, keys, chunk_size)
+  outputs = jax.vmap(draw)(keys) if chunk_size is None else map_rows(draw, keys, chunk_size)
   return check_wide(outputs, "the outputs of apply_fn")

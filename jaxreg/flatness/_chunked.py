@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxreg._analyses import as_mean_and_count, num_examples
+from jaxreg._by_chunks import last_rows, strided_chunk
 from jaxreg._checks import check_count, check_loss_fn
 from jaxreg._sharding import partitioned
 from jaxreg._sums import Compensated, add, compensated, total
@@ -204,22 +205,3 @@ def _of_chunk(function, chunks, chunk_size, number, params, batch, key):
 def _add_chunk(function, chunks, chunk_size, sums, number, params, batch, key):
   leaves = jax.tree.leaves(_of_chunk(function, chunks, chunk_size, number, params, batch, key))
   return list(map(add, sums, leaves))
-
-
-def strided_chunk(batch: Batch, chunks: int, chunk_size: int, number: Array) -> Batch:
-  """Takes the examples `number, number + chunks, ...` of the first `chunks * chunk_size`."""
-
-  def take(x: Array) -> Array:
-    x = x[: chunks * chunk_size].reshape(chunk_size, chunks, *x.shape[1:])
-    return jax.lax.dynamic_index_in_dim(x, number, axis=1, keepdims=False)
-
-  return jax.tree.map(take, batch)
-
-
-def last_rows(batch: Batch, number: int) -> Batch:
-  """Takes the last `number` examples."""
-
-  def take(x: Any) -> Any:
-    return x[len(x) - number :]
-
-  return jax.tree.map(take, batch)
