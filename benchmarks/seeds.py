@@ -16,8 +16,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy import stats
+from jaxreg._intervals import interval
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = {"test/error": ("test error", "%", 100), "test/nll": ("NLL", "", 1), "test/ece": ("ECE", "%", 100)}
@@ -108,9 +107,9 @@ def _shown(values: list[float], unit: str, factor: float) -> str:
   if not values:
     return ""
   digits = 2 if unit else 3
-  text = f"{factor * np.mean(values):.{digits}f}"
+  mean, half = interval(values)
+  text = f"{factor * mean:.{digits}f}"
   if len(values) > 1:
-    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
     text += f" ± {factor * half:.{digits}f}"
   return f"{text} {unit}".strip()
 

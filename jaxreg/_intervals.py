@@ -1,8 +1,10 @@
 """Confidence intervals: of the mean of runs, and of a share."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaincinv, stdtrit
+from scipy.special import betaincinv, stdtr, stdtrit
 
 QUANTILE = 1.959964  # the normal distribution's quantile for 95 % intervals
 
@@ -14,6 +16,19 @@ def interval(runs: ArrayLike) -> tuple[float, float]:
     return float(values.mean()), 0.0
   half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values))
   return float(values.mean()), float(half)
+
+
+def welch(value: float, parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
+  """Computes half the width of a 95 % interval and the p-value, by Welch's t.
+
+  Each part of the variance has its degrees of freedom.
+  """
+  variance = sum(part for part, _ in parts)
+  if variance == 0:
+    return 0.0, float(value == 0)
+  freedom = variance**2 / sum(part**2 / each for part, each in parts)
+  deviation = np.sqrt(variance)
+  return float(stdtrit(freedom, 0.975) * deviation), float(2 * stdtr(freedom, -abs(value) / deviation))
 
 
 def cut(mean: ArrayLike, half: ArrayLike, bounds: tuple[float, float]) -> np.ndarray:

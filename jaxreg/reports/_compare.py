@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from jaxreg._atomic_files import to_path
+from jaxreg._intervals import welch
 from jaxreg.reports._numbers import Number, resamples
 from jaxreg.reports._page import TITLES, write_page
 from jaxreg.reports._statistics import GAPS, by_chance, over_resamples
@@ -163,7 +163,7 @@ def _difference(
     # The bootstrap's variance is that of a sample, which is too small by this factor.
     variance = np.var(spread) * examples / (examples - 1) + 2 * yes_or_no / examples**2
     surely = max(value - raised[1], 0) + min(value + raised[0], 0)
-    half, p = _welch(surely, _parts(sides, variance, examples))
+    half, p = welch(surely, _parts(sides, variance, examples))
   low, high = value - raised[1] - half, value + raised[0] + half
   numbers = {"first": ours[0], "other": theirs[0], "value": value, "low": low, "high": high, "p": p}
   return {**{name: float(each) for name, each in numbers.items()}, "real": False}
@@ -177,16 +177,6 @@ def _parts(sides: Sequence[np.ndarray], variance: float, examples: int) -> list[
     [(spread, number)] = seeds
     return [(variance + spread * (1 + 1 / number), number - 1)]
   return [(variance, examples - 1), *((spread / number, number - 1) for spread, number in seeds)]
-
-
-def _welch(value: float, parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
-  """Computes half the width of the interval, and the p-value, from variances and their degrees of freedom."""
-  variance = sum(part for part, _ in parts)
-  if variance == 0:
-    return 0.0, float(value == 0)
-  freedom = variance**2 / sum(part**2 / each for part, each in parts)
-  deviation = np.sqrt(variance)
-  return float(stdtrit(freedom, 0.975) * deviation), float(2 * stdtr(freedom, -abs(value) / deviation))
 
 
 def _row(entry: Table, label: str) -> dict[str, str]:

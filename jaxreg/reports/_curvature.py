@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import stdtrit
 
 from jaxreg import flatness
+from jaxreg._intervals import interval
 from jaxreg._leaves import wide
 from jaxreg.reports._model import Model, Section, Unavailable
 from jaxreg.reports._numbers import Number, around
@@ -50,11 +50,10 @@ def flat(model: Model) -> Section:
   profile = np.stack([flatness.loss_profile(loss_fn, params, each, alphas, batch) for each in drawn])
   middle = profile[:, len(ALPHAS) // 2]
   rises = (profile[:, 0] + profile[:, -1]) / 2 - middle
-  half = half_of(directions, rises.std(ddof=1) / np.sqrt(directions))
   sharpness, adaptive = sharpnesses(loss_fn, params, batch)
   numbers = {
     "loss": Number("loss", float(middle[0])),
-    "rise": around("rise of the profile at ±1", rises.mean(), half),
+    "rise": around("rise of the profile at ±1", *interval(rises)),
     "sam": Number(f"SAM's sharpness, rho {RHO}", float(sharpness)),
     "adaptive": Number(f"adaptive sharpness, rho {ADAPTIVE_RHO}", float(adaptive)),
     "trace": trace_of(curvature, pairs.vectors, keys[1], 4 * probes),
@@ -81,10 +80,6 @@ def trace_of(curvature: flatness.Curvature, vectors: Any, key: Key, num_samples:
   A probe's part in a leading eigenvector is squared: without these parts, the samples are nearly normal, as
   the interval needs.
   """
-  title = "trace of the Hessian"
-  if curvature.is_split:
-    trace = curvature.trace(key=key, num_samples=num_samples)
-    return around(title, trace.mean, half_of(num_samples, trace.standard_error))
   basis, _ = jnp.linalg.qr(vectors.T)
   leading = sum(float(vector @ curvature(vector)) for vector in basis.T)
   samples = []
@@ -92,13 +87,8 @@ def trace_of(curvature: flatness.Curvature, vectors: Any, key: Key, num_samples:
     probe = jax.random.rademacher(each, curvature.like.shape, curvature.like.dtype)
     probe -= basis @ (basis.T @ probe)
     samples.append(float(probe @ curvature(probe)))
-  error = np.std(samples, ddof=1) / np.sqrt(num_samples)
-  return around(title, leading + np.mean(samples), half_of(num_samples, error))
-
-
-def half_of(samples: int, error: Any) -> float:
-  """Computes half the width of the 95 % interval of a mean with a standard error (Student's t)."""
-  return float(stdtrit(samples - 1, 0.975)) * float(error)
+  mean, half = interval(samples)
+  return around("trace of the Hessian", leading + mean, half)
 
 
 def sharpnesses(loss_fn: LossFn, params: Params, batch: Batch) -> list[Array]:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import bdtrik, expit, logit, stdtrit
 
 from jaxreg import calibration
-from jaxreg._intervals import QUANTILE, clopper_pearson
+from jaxreg._intervals import QUANTILE, clopper_pearson, welch
 
 RESAMPLES = 1000
 HALVINGS = 40  # of an interval between two candidates
@@ -157,11 +157,10 @@ def ranked(title: str, usual: Any, other: Any) -> Number:
     (_placements(these, those).var(ddof=1) / len(these), len(these) - 1)
     for these, those in ((usual, other), (other, usual))
   ]
-  variance = sum(part for part, _ in parts)
+  half, _ = welch(0, parts)
   low, high = _newcombe(value, len(usual), len(other))
-  if 0 < value < 1 and variance > 0:
-    freedom = variance**2 / sum(part**2 / each for part, each in parts)
-    half = stdtrit(freedom, 0.975) * math.sqrt(variance) / (value * (1 - value))
+  if 0 < value < 1 and half > 0:
+    half /= value * (1 - value)
     low, high = min(low, float(expit(logit(value) - half))), max(high, float(expit(logit(value) + half)))
   return Number(title, value, low, high, percent=True)
 

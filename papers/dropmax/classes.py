@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import ndimage, stats
+from scipy import ndimage
 
+from jaxreg._intervals import interval
 from jaxreg.train.errors import unknown
 from jaxreg.train.run.metrics_file import read_records
 from papers._command import one_line_errors
@@ -85,11 +86,8 @@ def _images(classes: int, out: Path) -> Path:
 
 
 def _interval(values: list[float]) -> str:
-  percent = 100 * np.asarray(values)
-  if len(values) < 2:
-    return f"{percent[0]:.1f} %"
-  half = stats.t.ppf(0.975, len(values) - 1) * percent.std(ddof=1) / np.sqrt(len(values))
-  return f"{percent.mean():.1f} ± {half:.1f} %"
+  mean, half = interval(100 * np.asarray(values))
+  return f"{mean:.1f} ± {half:.1f} %" if len(values) > 1 else f"{mean:.1f} %"
 
 
 if __name__ == "__main__":

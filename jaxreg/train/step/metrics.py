@@ -195,10 +195,9 @@ def averaged(values: Values) -> dict[str, float]:
   for name, runs in values.items():
     means[name] = float(np.mean(runs))
     if np.size(runs) > 1:
-      from scipy.special import stdtrit  # its import takes a moment, and one run needs none
+      from jaxreg._intervals import interval  # it imports SciPy, which takes a moment, and one run needs none
 
-      quantile = stdtrit(np.size(runs) - 1, 0.975)
-      means[f"{name}_ci95"] = float(quantile * np.std(runs, ddof=1) / np.sqrt(np.size(runs)))
+      means[f"{name}_ci95"] = interval(runs)[1]
   return means
 
 
