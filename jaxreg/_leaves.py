@@ -40,17 +40,20 @@ def total(terms: Iterable[Array]) -> Array:
   return functools.reduce(jnp.add, terms)
 
 
-def map_selected(function: Callable[[str, Array], Array], params: Params, mask: Mask) -> Params:
-  """Replaces the selected leaves of `params` by `function(name, leaf)`.
+def map_selected(function: Callable[..., Array], params: Params, mask: Mask, *rest: PyTree) -> Params:
+  """Replaces the selected leaves of `params` by `function(name, leaf, ...)`, with the leaves of `rest`.
 
-  `function` sees a leaf in at least float32; its result is cast back to the dtype of the leaf.
+  `function` sees leaves in at least float32; its result is cast back to the dtype of the leaf of `params`.
   """
   leaves, tree = jax.tree.flatten(params)
+  others = map(jax.tree.leaves, rest)
   new = []
-  for name, leaf, taken in zip(paths.leaf_names(params), leaves, paths.chosen(params, mask)):
+  for name, taken, leaf, *other in zip(
+    paths.leaf_names(params), paths.chosen(params, mask), leaves, *others, strict=True
+  ):
     if taken:
       leaf = floating(leaf, name)
-      leaf = function(name, wide(leaf)).astype(leaf.dtype)
+      leaf = function(name, wide(leaf), *map(wide, other)).astype(leaf.dtype)
     new.append(leaf)
   return jax.tree.unflatten(tree, new)
 

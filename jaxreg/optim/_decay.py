@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxreg import paths
 from jaxreg._checks import check_choice, check_range
 from jaxreg._errors import ArgumentError
-from jaxreg._leaves import floating, unit_axes, wide
+from jaxreg._leaves import floating, map_selected, unit_axes, wide
 from jaxreg._scaled import norm, unit_length
 from jaxreg.optim._trust_region import check_transform
 from jaxreg.typing import Array, Mask, Params
@@ -126,14 +125,14 @@ def decay(
       return jnp.where(radius == 0, u, radius * unit_length(moved, axes) - w)
 
     if kind == "coupled":
-      updates = _on_selected(coupled, mask, updates, params)
+      updates = map_selected(coupled, updates, mask, params)
       if "grad_fn" in extra_args:
         extra_args["grad_fn"] = _without_decay
     new, inner_state = tx.update(updates, state.inner, params, **extra_args)
     if kind == "fixed_norm":
-      new = _on_selected(on_sphere, mask, new, params, state.radius)
+      new = map_selected(on_sphere, new, mask, params, state.radius)
     elif kind != "coupled":
-      new = _on_selected(cautious if kind == "cautious" else subtracted, mask, new, params)
+      new = map_selected(cautious if kind == "cautious" else subtracted, new, mask, params)
     count = jnp.asarray(optax.safe_increment(state.count))
     return new, DecayState(count, state.radius, inner_state)
 
@@ -165,16 +164,3 @@ def _norms(params: Params, mask: Mask, blocks: str) -> tuple[Array, ...]:
     norm(wide(floating(w, name)), _axes(name, w, blocks)) if taken else jnp.zeros(())
     for name, taken, w in rows
   )
-
-
-def _on_selected(function: Callable[..., Array], mask: Mask, tree: Any, *rest: Any) -> Any:
-  """Replaces the leaves that `mask` selects by `function(name, leaf, ...)`, computed in at least float32."""
-  leaves, structure = jax.tree.flatten(tree)
-  rows = zip(
-    paths.leaf_names(tree), paths.chosen(tree, mask), leaves, *map(jax.tree.leaves, rest), strict=True
-  )
-  new = [
-    function(name, *map(wide, (leaf, *others))).astype(floating(leaf, name).dtype) if taken else leaf
-    for name, taken, leaf, *others in rows
-  ]
-  return jax.tree.unflatten(structure, new)
