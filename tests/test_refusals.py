@@ -34,6 +34,11 @@ loss = lambda params, batch, *, key: (batch @ params).sum()
       "num_steps must be at least 1",
     ),
     (
+      lambda: flatness.layerwise(flatness.Curvature(loss, X[0], X), key=KEY, num_samples=0),
+      ValueError,
+      "num_samples must be at least 2, got 0",
+    ),
+    (
       lambda: flatness.Curvature(loss, X[0], X).fisher(lambda *_, key: X, key=jnp.zeros(2, jnp.uint32)),
       TypeError,
       "key must be a typed key",

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_option, check_range
+from jaxreg._checks import check_count, check_key, check_option
 from jaxreg._sharding import placed_like
 from jaxreg.averaging._average import Mean, check_like, is_averaged, kept_params, start, wide
 from jaxreg.averaging._swa import update_mean
@@ -74,8 +74,7 @@ def swag(*, rank: int = 20, scale: ArrayLike = 1.0) -> SWAG:
   References:
     Maddox et al., `A Simple Baseline for Bayesian Uncertainty in Deep Learning`, 2019, algorithm 1 and Eq. 1.
   """
-  check_count(rank, "rank")
-  check_range(rank, "rank", low=2)
+  check_count(rank, "rank", least=2)
   check_option(scale, "scale", (), low=0)
   return SWAG(
     functools.partial(_init, rank=rank), _update, kept_params, functools.partial(_sample, scale=scale)

@@ -17,7 +17,6 @@ from jaxreg._analyses import full_precision
 from jaxreg._checks import check_choice, check_count, check_key, check_range, check_wide
 from jaxreg.flatness._products import LinearOperator, Matvec, as_operator, product_rounding
 from jaxreg.flatness._subset import as_vector, check_no_tree
-from jaxreg.flatness._trace import check_samples
 from jaxreg.flatness._vectors import (
   Basis,
   Vector,
@@ -464,7 +463,7 @@ def quadrature(
 ) -> tuple[Array, Array, tuple[Vector, ...]]:
   """Computes Ritz values and their weights, `[num_samples, num_steps]` each, and any products to check."""
   check_key(key)
-  check_samples(num_samples)
+  check_count(num_samples, "num_samples", least=2)
   check_count(num_steps, "num_steps")
   size = sum(x.size for x in operator.like)
   if num_steps > size:

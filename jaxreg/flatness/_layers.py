@@ -22,7 +22,7 @@ from jaxreg.flatness._eigen import SpectralDensity, eigenpairs_in_memory, quadra
 from jaxreg.flatness._operators import Likelihood, Scores, make_scores
 from jaxreg.flatness._streamed import Block
 from jaxreg.flatness._subset import as_vector, selected
-from jaxreg.flatness._trace import Estimate, check_samples, estimate_mean, sample_diagonals, sample_traces
+from jaxreg.flatness._trace import Estimate, estimate_mean, sample_diagonals, sample_traces
 from jaxreg.typing import Array, Batch, Key, Mask, Params
 
 
@@ -319,7 +319,6 @@ def layerwise(
   if not isinstance(curvature, Curvature):
     raise TypeError(f"curvature must be a Curvature, got {type(curvature).__name__}")
   check_key(key)
-  check_samples(num_samples)
   for name, value in (("num_steps", num_steps), ("num_starts", num_starts)):
     if value != 0:
       check_count(value, name)

@@ -20,7 +20,6 @@ from jaxreg._checks import check_count, check_key, check_loss_fn
 from jaxreg._sharding import partitioned
 from jaxreg._sums import Compensated, add, compensated, gram, total
 from jaxreg.flatness._subset import flat_loss, selected, split
-from jaxreg.flatness._trace import check_samples
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
 # The sum over chunks of a matrix, and of counts.
@@ -116,7 +115,7 @@ def sample_noise_by_parts(
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.2, for whole gradients.
   """
   check_key(key)
-  check_samples(num_samples)
+  check_count(num_samples, "num_samples", least=2)
   check_loss_fn(loss_fn)
   if not len(parts):
     raise ValueError("parts must be at least one batch, got none")
@@ -188,7 +187,7 @@ def per_example_noise_covariance(
     Array([[1.]], dtype=float32)
   """
   check_key(key)
-  check_samples(num_samples)
+  check_count(num_samples, "num_samples", least=2)
   check_count(chunk_size, "chunk_size")
   num_examples(batch)
   taken, params, batch = selected(params, mask), widened(params), widened(batch)

@@ -55,7 +55,7 @@ def operator_trace(
 def sample_traces(operator: LinearOperator, key: Key, num_samples: int) -> Array:
   """Samples the trace of the block of each array of a vector, `[num_samples, arrays]`."""
   check_key(key)
-  check_samples(num_samples)
+  check_count(num_samples, "num_samples", least=2)
   return operator.run(_probe, (num_samples, False), key)[0]
 
 
@@ -64,7 +64,7 @@ def sample_diagonals(
 ) -> tuple[Array, tuple[Estimate, ...]]:
   """Samples traces as `sample_traces`, and also estimates the diagonal, in the arrays of a vector."""
   check_key(key)
-  check_samples(num_samples)
+  check_count(num_samples, "num_samples", least=2)
   traces, mean, squares = operator.run(_probe, (num_samples, True), key)
   factor = num_samples * (num_samples - 1)
   return traces, tuple(Estimate(x, jnp.sqrt(y / factor)) for x, y in zip(mean, squares, strict=True))
@@ -99,21 +99,12 @@ def operator_diagonal(
     Bekas, Kokiopoulou and Saad, `An Estimator for the Diagonal of a Matrix`, 2007.
   """
   operator = as_operator(matvec, like)
-  if key is not None:
-    check_key(key)
-  check_samples(num_samples)
+  check_count(num_samples, "num_samples", least=2)
   if key is None:
     exact = operator.run(_exact_diagonal, ())
     return Estimate(exact, jnp.zeros_like(exact))
   (diagonal,) = sample_diagonals(operator, key, num_samples)[1]
   return diagonal
-
-
-def check_samples(num_samples: int) -> None:
-  """Checks that there are enough samples for a standard error or a covariance."""
-  check_count(num_samples, "num_samples")
-  if num_samples < 2:
-    raise ValueError(f"num_samples must be at least 2, got {num_samples}")
 
 
 def estimate_mean(samples: Array) -> Estimate:
