@@ -79,6 +79,8 @@ def zero_elsewhere(where: Any, x: Any, value: float = 0) -> Any:
     # NumPy keeps known values known, also inside of `jit`.
     known = known_values(where)
     numpy, where, x = (jnp, where, check_array(x, "x")) if known is None else (np, known, x)
+  else:
+    x = jnp.asarray(x)
   mask = numpy.expand_dims(where, tuple(range(where.ndim, x.ndim)))
   return numpy.where(mask, x, numpy.asarray(value, x.dtype))
 

@@ -200,9 +200,7 @@ def conformal_threshold(
   else:
     raw_labels: Any = labels
     if counts is not None and np.shape(raw_labels) == shape:
-      raw_labels = zero_elsewhere(
-        counts, raw_labels if isinstance(raw_labels, np.ndarray) else jnp.asarray(raw_labels)
-      )
+      raw_labels = zero_elsewhere(counts, raw_labels)
     labels = check_labels(raw_labels, scores, "scores")
     outside = (labels < 0) | (labels >= scores.shape[-1])
     picked = entries(scores, jnp.where(outside, 0, labels))[..., 0]
@@ -367,9 +365,7 @@ def conformal_risk_threshold(
   if where is not None:
     counts = check_where(where, shape)
     steps = tuple(zero_elsewhere(counts, x) for x in steps)
-    raw_costs = zero_elsewhere(
-      counts, raw_costs if isinstance(raw_costs, np.ndarray) else jnp.asarray(raw_costs)
-    )
+    raw_costs = zero_elsewhere(counts, raw_costs)
     number = jnp.asarray(counts).sum()
   known = known_values(raw_costs)
   if known is not None and known.size:

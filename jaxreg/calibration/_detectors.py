@@ -143,7 +143,7 @@ def fit_detector(
     raise ArgumentError("labels", f"must be given for {kind}, got None")
   given: Any = labels
   if np.shape(given) == (number,):  # `check_labels` refuses others
-    given = zero_elsewhere(where, given if isinstance(given, np.ndarray) else jnp.asarray(given))
+    given = zero_elsewhere(where, given)
   if num_classes is None:
     if (classes := known_values(given)) is None:
       raise ArgumentError("num_classes", "must be given for labels that are traced, got None")

@@ -67,8 +67,7 @@ def uncertainty(
   """
   if where is not None:
     counts = check_where(where, np.shape(log_probs)[1:-1])
-    log_probs = log_probs if isinstance(log_probs, np.ndarray) else jnp.asarray(log_probs)
-    uniform = -math.log(max(log_probs.shape[-1], 1))
+    uniform = -math.log(max(np.shape(log_probs)[-1], 1))
     result = uncertainty(zero_elsewhere(counts[None], log_probs, uniform), weights=weights)
     return jax.tree.map(functools.partial(zero_elsewhere, counts), result)
   mean = arithmetic(log_probs, weights=weights)

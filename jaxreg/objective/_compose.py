@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batch, check_floating, check_key, check_loss_fn, one_line
@@ -340,8 +339,7 @@ def _with_labels(batch: Batch, weights: Array | None) -> Batch:
     return batch
 
   def harmless(labels: Any) -> Any:
-    labels = labels if isinstance(labels, np.ndarray) else jnp.asarray(labels)
-    counts = _counts(weights, labels.shape)
+    counts = _counts(weights, jnp.shape(labels))
     if counts is None:
       return labels
     return partitioned(lambda labels, counts: zero_elsewhere(counts, labels), labels, counts)
