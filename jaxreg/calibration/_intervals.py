@@ -54,7 +54,7 @@ def interval_coverage(
     Khosravi et al., `Comprehensive Review of Neural Network-Based Prediction Intervals`, 2011.
   """
   low, high, targets = _about_targets(low, high, targets)
-  counts = _counts(weights, where, targets)
+  counts = jnp.asarray(counted_weights(weights, where, targets.shape, targets.dtype))
   low, high, targets = (jnp.where(counts != 0, x, 0) for x in (low, high, targets))
   broken = jnp.isnan(low) | jnp.isnan(high) | jnp.isnan(targets)
   # `where` instead of a product: compiled code may evaluate NaN times False to 0.
@@ -161,11 +161,3 @@ def _float64(*arrays: ArrayLike) -> tuple[np.ndarray, ...]:
   """Returns the arrays if all are NumPy's float64, else ()."""
   host = tuple(x for x in arrays if isinstance(x, np.ndarray) and x.dtype == np.float64)
   return host if len(host) == len(arrays) else ()
-
-
-def _counts(weights: ArrayLike | None, where: ArrayLike | None, targets: Array) -> Array:
-  counted = counted_weights(weights, where, targets.shape)
-  counts = jnp.ones_like(targets) if counted is None else jnp.asarray(counted, targets.dtype)
-  if counts.shape != targets.shape:
-    raise ValueError(f"weights must have the shape of targets, {targets.shape}, got {counts.shape}")
-  return counts

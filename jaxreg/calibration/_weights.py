@@ -47,17 +47,13 @@ def weighted_examples(
   label, and must reach neither the value nor the gradient.
   """
   log_probs = check_logits(log_probs, "log_probs")
-  weights = counted_weights(weights, where, log_probs.shape[:-1])
   raw_labels, labels = labels, check_labels(labels, log_probs, "log_probs", bounded=False)
-  counts = (
-    jnp.ones(labels.shape, log_probs.dtype) if weights is None else jnp.asarray(weights, log_probs.dtype)
-  )
-  if counts.shape != labels.shape:
-    raise ValueError(f"weights must have the shape of labels, {labels.shape}, got {counts.shape}")
-  known, known_weights = known_values(raw_labels), 1 if weights is None else known_values(weights)
+  counts = counted_weights(weights, where, labels.shape, log_probs.dtype)
+  weighted = weights is not None or where is not None
+  known, known_weights = known_values(raw_labels), known_values(counts) if weighted else 1
   if known is not None and known_weights is not None:
     check_labels(np.where(known_weights == 0, 0, known), log_probs, "log_probs")
-  return _marked(log_probs, labels, counts, weights is not None)
+  return _marked(log_probs, labels, counts, weighted)
 
 
 @functools.partial(jax.jit, static_argnums=3, inline=True)  # one program for an eager call
@@ -73,18 +69,20 @@ def _marked(log_probs: Array, labels: Array, counts: Array, weighted: bool) -> E
   return Examples(log_probs, labels, jnp.where(broken, jnp.nan, counts), counts)
 
 
-def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: tuple[int, ...]) -> Any:
-  """Returns the weights, by default 1, and 0 where `where` is false; None without both arguments."""
+def counted_weights(
+  weights: ArrayLike | None, where: ArrayLike | None, shape: tuple[int, ...], dtype: Any
+) -> Any:
+  """Returns the weights, by default 1, and 0 where `where` is false, as an array of NumPy or JAX."""
   if where is not None:
     where = check_where(where, shape)
   if weights is None:
-    return where
+    return jnp.ones(shape, dtype) if where is None else where.astype(dtype)
   weights = weights if isinstance(weights, np.ndarray) else check_array(weights, "weights")
+  if weights.shape != shape:
+    raise ValueError(f"weights must have shape {shape}, got {weights.shape}")
   if where is not None:
-    if weights.shape != shape:
-      raise ValueError(f"weights must have shape {shape}, got {weights.shape}")
     weights = zero_elsewhere(where, weights)
-  return check_weights(weights)
+  return check_weights(weights).astype(dtype)
 
 
 def fraction_of(value: Any) -> Fraction:

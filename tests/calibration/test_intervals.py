@@ -87,7 +87,7 @@ def test_the_score_of_one_prediction_is_the_absolute_residual():
     (
       lambda: calibration.interval_coverage(LOW, HIGH, TARGETS, weights=WEIGHTS[0]),
       ValueError,
-      "weights must have the shape of targets",
+      r"weights must have shape \(4, 5\), got \(5,\)",
     ),
   ],
 )

@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_refused():
       function(log_probs, jnp.zeros(2))
     with pytest.raises(ValueError, match="labels must have the shape"):
       function(log_probs, labels[:1])
-    with pytest.raises(ValueError, match="weights must have the shape"):
+    with pytest.raises(ValueError, match="weights must have shape"):
       function(log_probs, labels, weights=jnp.ones(3))
   for kind in ("mass", "classwise"):
     with pytest.raises(ValueError, match="num_bins"):
