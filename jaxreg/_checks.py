@@ -73,9 +73,9 @@ def check_logits(x: ArrayLike, name: str = "logits", *, shape: tuple[int, ...] |
   return x
 
 
-def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
+def check_log_probs(x: ArrayLike, name: str) -> Array:
   """Like `check_logits`, for log-probabilities; known values must sum to 1 as probabilities."""
-  given, x = x, check_logits(x, name, shape=shape)
+  given, x = x, check_logits(x, name)
   known = known_values(given if isinstance(given, np.ndarray) else x)
   if known is not None and known.size:
     with np.errstate(over="ignore"):
@@ -221,16 +221,20 @@ def check_batch(batch: Any, *names: str) -> None:
       raise ArgumentError("batch", f"must have {name!r}, got {sorted(batch)}")
 
 
-def loss_and_aux(value: Any, has_aux: bool) -> tuple[Array, Any]:
-  """Splits the value of a loss function into the scalar loss and the aux value, None without `has_aux`."""
-  loss, aux = value, None
-  if has_aux:
-    if not (isinstance(value, tuple) and len(value) == 2):
-      raise TypeError(f"loss_fn must return (loss, aux) with has_aux=True, got a {type(value).__name__}")
-    loss, aux = value
+def unpack(value: Any, has_aux: bool) -> tuple[Any, Any]:
+  """Unpacks the value of a loss function: the loss, and the aux value, None without `has_aux`."""
+  if has_aux and not (isinstance(value, tuple) and len(value) == 2):
+    raise TypeError(f"loss_fn must return (loss, aux) with has_aux=True, got a {type(value).__name__}")
+  return value if has_aux else (value, None)
+
+
+def check_loss(loss: Any, allowed: str, *, shape: tuple[int, ...] | None = None) -> Array:
+  """Checks that a loss is one array; `allowed` is for the message, such as `a scalar`."""
   if not jax.tree_util.all_leaves([loss]):
-    raise TypeError(f"the loss must be a scalar, got a {type(loss).__name__}; (loss, aux) needs has_aux=True")
-  return check_floating(loss, "the value of loss_fn", shape=()), aux
+    raise TypeError(
+      f"the loss must be {allowed}, got a {type(loss).__name__}; (loss, aux) needs has_aux=True"
+    )
+  return check_floating(loss, "the value of loss_fn", shape=shape)
 
 
 def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn", also: tuple[str, ...] = ()) -> None:

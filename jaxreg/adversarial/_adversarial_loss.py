@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batch, check_floating, check_loss_fn, check_option, loss_and_aux
-from jaxreg._leaves import rebuilt
+from jaxreg._checks import check_batch, check_floating, check_loss, check_loss_fn, check_option, unpack
+from jaxreg._leaves import rebuilt, wide
 from jaxreg.typing import Array, Key, LossFn, Params
 
 
@@ -76,8 +76,8 @@ def adversarial_loss(
       return function(params, rebuilt({**batch, "inputs": x}), key=noise)
 
     def loss_at(x: Array) -> tuple[Array, Any]:
-      loss, aux = loss_and_aux(at(loss_fn, x), has_aux)
-      return loss.astype(jnp.promote_types(loss.dtype, jnp.float32)), aux
+      loss, aux = unpack(at(loss_fn, x), has_aux)
+      return wide(check_loss(loss, "a scalar", shape=())), aux
 
     def loss_of_inputs(x: Array) -> Array:
       if attacked_fn is not None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_batch, check_floating, check_key, check_loss_fn, one_line
+from jaxreg._checks import check_batch, check_floating, check_key, check_loss, check_loss_fn, one_line, unpack
 from jaxreg._keys import named
 from jaxreg._leaves import rebuilt, wide
 from jaxreg._sharding import partitioned
@@ -383,18 +383,9 @@ def _sum(data: Mapping[str, Array]) -> Array:
 
 def _values(value: Any, has_aux: bool) -> _Values:
   """Names the terms of a loss, casts them to at least float32, and splits off the auxiliary value."""
-  aux = None
-  if has_aux:
-    if not (isinstance(value, tuple) and len(value) == 2):
-      raise TypeError(f"loss_fn must return (loss, aux) with has_aux=True, got a {type(value).__name__}")
-    value, aux = value
+  value, aux = unpack(value, has_aux)
   data = dict(value) if isinstance(value, Mapping) else {"data": value}
-  for name, each in data.items():
-    if not jax.tree_util.all_leaves([each]):
-      raise TypeError(
-        f"the loss must be a scalar or [batch], got a {type(each).__name__}; (loss, aux) needs has_aux=True"
-      )
-    data[name] = wide(check_floating(each, "the value of loss_fn"))
+  data = {name: wide(check_loss(each, "a scalar or [batch]")) for name, each in data.items()}
   if not data or "loss" in data:
     raise ValueError(f"loss_fn must return one or more terms, none of them called loss, got {one_line(data)}")
   return _Values(data, aux)
