@@ -80,7 +80,7 @@ def pull_back(
   outputs_fn = partial(outputs_of_leaves, apply_fn, tree)
 
   def example_outputs(leaves: list[Array], example: Batch, number: Array) -> Array:
-    one = jax.tree.map(_with_batch_axis, example)
+    one = jax.tree.map(lambda x: x[None], example)
     z = outputs_fn(leaves, one, None if keys is None else keys.at(number))
     _check_outputs(z, 1)
     return z[0]
@@ -140,10 +140,6 @@ def unit_outputs_per_example(z: Array) -> Array:
   """Returns all unit vectors with the shape of an example's outputs, `[n, outputs, *outputs]`."""
   units = jnp.eye(z[0].size, dtype=z.dtype).reshape(-1, *z.shape[1:])
   return jnp.broadcast_to(units[None], (len(z), *units.shape))
-
-
-def _with_batch_axis(x: Array) -> Array:
-  return x[None]
 
 
 def _check_outputs(z: Array, n: int) -> None:

@@ -65,7 +65,9 @@ class Laplace:
     .. math:: \tfrac12 \Bigl(P \log \tau - \tau \|\theta\|^2 - \sum_i \log(s_i + \tau)\Bigr)
     """
     check_option(precision, "precision", (), low=0, open_low=True)
-    return _log_evidence(self.values, self._flat(), jnp.asarray(precision, self.values.dtype))
+    flat, tau = self._flat(), jnp.asarray(precision, self.values.dtype)
+    # log(tau / (s + tau)), which keeps its digits where s is small.
+    return (-jnp.log1p(self.values / tau).sum() - tau * jnp.vdot(flat, flat)) / 2
 
   def best_precision(self) -> Array:
     """Finds the precision between 1e-6 and 1e6 of the largest evidence, to five digits."""
@@ -130,11 +132,6 @@ class Laplace:
     for layer, (left, right), block in zip(self.layers, self.bases, self.blocks(vectors), strict=True):
       leaves |= layer.spread(left @ block @ right.T)
     return jnp.concatenate([leaves[n].reshape(*vectors.shape[:-1], -1) for n in sorted(leaves)], axis=-1)
-
-
-def _log_evidence(values: Array, flat: Array, tau: Array) -> Array:
-  # log(tau / (s + tau)), which keeps its digits where s is small.
-  return (-jnp.log1p(values / tau).sum() - tau * jnp.vdot(flat, flat)) / 2
 
 
 @jax.jit

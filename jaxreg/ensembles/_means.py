@@ -49,7 +49,9 @@ def arithmetic(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arr
   largest = jax.lax.stop_gradient(log_probs.max(axis=0, keepdims=True))
   largest = jnp.where(jnp.isneginf(largest), 0, largest)
   total = (weights * jnp.exp(log_probs - largest)).sum(axis=0)
-  return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[0], _minus_inf(total))
+  above = total > 0
+  otherwise = jnp.where(jnp.isnan(total), total, -jnp.inf)
+  return jnp.where(above, jnp.log(jnp.where(above, total, 1)) + largest[0], otherwise)
 
 
 def geometric(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Array:
@@ -116,8 +118,3 @@ def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Arr
   check_log_probs(given if known is None else known[used != 0], "log_probs")
   weights = jnp.where((weights < 0).any(), jnp.nan, weights)
   return log_probs, (weights / weights.sum()).reshape(-1, *[1] * (log_probs.ndim - 1))
-
-
-def _minus_inf(total: Array) -> Array:
-  """NaN where the sum is NaN, else -inf: for sums that are not above 0."""
-  return jnp.where(jnp.isnan(total), total, -jnp.inf)

@@ -70,14 +70,10 @@ def sample_gradients(
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _gradients(loss_fn, mask, num_samples, chunk_size, params, batch, key, first):
   def sample(number: Array) -> Array:
-    return _gradient(loss_fn, mask, params, batch, jax.random.fold_in(key, first + number))
+    flat, loss = flat_loss(loss_fn, params, mask, batch, jax.random.fold_in(key, first + number))
+    return jax.grad(loss)(flat)
 
   return jax.lax.map(sample, jnp.arange(num_samples), batch_size=chunk_size)
-
-
-def _gradient(loss_fn: LossFn, mask: tuple[bool, ...], params: Params, batch: Batch, key: Key) -> Array:
-  flat, loss = flat_loss(loss_fn, params, mask, batch, key)
-  return jax.grad(loss)(flat)
 
 
 @full_precision

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jaxreg import paths
 from jaxreg._analyses import full_precision, mean_loss, widened
 from jaxreg._checks import check_choice, check_key, check_wide
+from jaxreg._scaled import norm
 from jaxreg.flatness._covariance import principal_components
 from jaxreg.flatness._subset import is_array_like, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
@@ -74,14 +75,10 @@ def filter_normalized_direction(
         raise ValueError(f"filter_axis must be an axis of every kernel, got {filter_axis} for {leaf.shape}")
     wide = widened(leaf)
     direction = jax.random.normal(key, leaf.shape, wide.dtype)
-    return (direction / _norm(direction, axes) * _norm(wide, axes)).astype(leaf.dtype)
+    return (direction / norm(direction, axes) * norm(wide, axes)).astype(leaf.dtype)
 
   rows = zip(keys, paths.leaf_names(params), leaves, selected(params, mask), strict=True)
   return jax.tree.unflatten(tree, [scaled(*row) for row in rows])
-
-
-def _norm(x: Array, axes: tuple[int, ...]) -> Array:
-  return jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
 
 
 @full_precision
