@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_key, check_option
+from jaxreg._checks import check_choice, check_floating, check_key, check_option
 from jaxreg._errors import ArgumentError
 from jaxreg.augment._mixup import beta, counting, mixed, mixed_labels, partners, shuffled, soft_labels
 from jaxreg.typing import Array, Key
@@ -87,7 +87,7 @@ def mix_hidden(x: ArrayLike, mixing: Mixing, *, layer: str) -> Array:
     An array of the shape and dtype of `x`.
 
   Raises:
-    ValueError: if the batch is not the one of `mixing`.
+    ValueError: if the batch is not the one of `mixing`, or `layer` is not one of its layers.
 
   Example:
     >>> mixing = Mixing(jnp.array([1, 0]), {"first": jnp.array([0.75, 1.0])})
@@ -100,4 +100,5 @@ def mix_hidden(x: ArrayLike, mixing: Mixing, *, layer: str) -> Array:
   x = check_floating(x, "x")
   if x.ndim < 1 or x.shape[0] != len(mixing.partners):
     raise ValueError(f"x must have the batch axis of the mixing, {len(mixing.partners)}, got {x.shape}")
+  check_choice(layer, "layer", mixing.shares)
   return mixed(x, shuffled(x, mixing.partners), mixing.shares[layer])

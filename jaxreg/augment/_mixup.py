@@ -10,8 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_array, check_batch, check_count, check_key, check_option, known_values
+from jaxreg._checks import (
+  check_array,
+  check_batch,
+  check_count,
+  check_key,
+  check_option,
+  known_values,
+  wide_integers,
+)
 from jaxreg._sharding import gathered, sharding_like
+from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.augment._images import narrowed
 from jaxreg.typing import Array, Key
 
@@ -40,8 +49,10 @@ def mixup(
     key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.
     batch: `inputs` `[batch, ...]`, uint8 or floating; `labels` `[batch]`, integer; or floating: probabilities
       `[batch, classes]`, or numbers `[batch, ...]`; other entries pass through. An example does not count if
-      its entry of `weights` or `where`, `[batch, ...]`, is 0 or False, or if it has no label: -1, or NaN. A
-      label out of range becomes NaN, or is refused if it is known and its example counts.
+      its `weights` are 0 or its `where` is False, or if it has no label: -1, or NaN. `weights` and `where`
+      are `[batch]` or have more of the labels' leading axes; then each entry of the labels counts by itself,
+      and the result has `weights`. A label out of range becomes NaN, or is refused if it is known and its
+      example counts.
     alpha: above 0; towards 0 the examples stay unmixed.
     num_classes: needed for integer labels; static.
     per_example: whether each example draws its own share, or the batch draws one, as in the paper.
@@ -76,17 +87,19 @@ def counting(batch: Mapping[str, Any], labels: Array) -> Array:
   `labels` are those of `soft_labels`.
   """
   counts = jnp.isfinite(labels).any(axis=range(1, labels.ndim))
-  for entry in _entries(batch, len(labels)):
+  for entry in _entries(batch, labels.shape):
     counts &= (jnp.asarray(entry) != 0).any(axis=range(1, np.ndim(entry)))
   return counts
 
 
-def _entries(batch: Mapping[str, Any], number: int) -> list[Any]:
-  """Returns what the batch says of which examples count."""
+def _entries(batch: Mapping[str, Any], shape: tuple[int, ...]) -> list[Any]:
+  """Returns what the batch says of which examples count, for soft labels of a shape."""
   entries = [batch[name] for name in COUNTS if batch.get(name) is not None]
   for entry in entries:
-    if np.shape(entry)[:1] != (number,):
-      raise ValueError(f"weights and where must be [{number}, ...], as the labels, got {np.shape(entry)}")
+    if np.shape(entry) != shape[: max(np.ndim(entry), 1)]:
+      raise ValueError(
+        f"weights and where must have the leading axes of the soft labels {shape}, got {np.shape(entry)}"
+      )
   return entries
 
 
@@ -111,10 +124,13 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
     if labels.ndim < 1:
       raise ValueError("labels must be [batch, ...], got a scalar")
     return labels
+  if not jnp.issubdtype(labels.dtype, jnp.integer):
+    raise TypeError(f"labels must be integers, or floats for several classes or numbers, got {labels.dtype}")
   if num_classes is None:
     raise ValueError("num_classes must be given for integer labels, got None")
   check_count(num_classes, "num_classes")
-  known, entries = known_values(raw_labels), [*map(known_values, _entries(batch, len(labels)))]
+  one_hot = jax.nn.one_hot(wide_integers(labels), num_classes)
+  known, entries = known_values(raw_labels), [*map(known_values, _entries(batch, one_hot.shape))]
   if known is not None and all(entry is not None for entry in entries):
     counts = [(entry != 0).reshape(len(labels), -1).any(axis=1) for entry in entries if entry is not None]
     known = known[np.logical_and.reduce([np.ones(len(labels), bool), *counts])]
@@ -125,7 +141,6 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
       f"labels must lie in [0, {num_classes}), got {known.min()} to {known.max()}; "
       "an example without a label cannot be mixed"
     )
-  one_hot = jax.nn.one_hot(labels, num_classes)
   return jnp.where(one_hot.any(axis=-1, keepdims=True), one_hot, jnp.nan)
 
 
@@ -141,16 +156,24 @@ def shuffled(x: Array, order: Array) -> Array:
 
 
 def mixed_labels(batch: Mapping[str, Any], labels: Array, other: Array, share: Array) -> dict[str, Array]:
-  """Returns the mixed labels, and the weights of the pairs if the batch has weights."""
-  weights = batch.get("weights")
-  if weights is None or np.shape(weights) != labels.shape[: np.ndim(weights)]:
+  """Returns the mixed labels, and the weights of the pairs if examples or entries have weights."""
+  weights: Any = batch.get("weights")
+  where: Any = batch.get("where")
+  by_entry = np.ndim(where) > 1
+  if by_entry:
+    weights = jnp.ones(np.shape(where), jnp.float32) if weights is None else jnp.asarray(weights)
+    weights = zero_elsewhere(check_where(where, weights.shape), weights)
+  if weights is None:
     return {"labels": mixed(labels, shuffled(labels, other), share)}
   own = jnp.asarray(weights, jnp.promote_types(jnp.result_type(weights), jnp.float32))
+  if own.ndim > 1:  # an entry of weight 0 has a partner, and 0 times NaN would be NaN
+    labels = zero_elsewhere(own != 0, labels)
   theirs = shuffled(own, other)
   share = share.astype(own.dtype).reshape(-1, *[1] * (own.ndim - 1))
   total = theirs + share * (own - theirs)  # exact where both weights are equal
   portion = jnp.where(total > 0, share * own / jnp.where(total > 0, total, 1), share)
-  return {"labels": mixed(labels, shuffled(labels, other), portion), "weights": total}
+  new = {"labels": mixed(labels, shuffled(labels, other), portion), "weights": total}
+  return {**new, "where": total > 0} if by_entry else new
 
 
 def mixed(x: Array, other: Array, share: Array) -> Array:

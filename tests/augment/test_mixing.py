@@ -48,6 +48,10 @@ def test_mixup_mixes_images_and_labels_alike():
 def test_labels_of_numpy_are_checked_and_the_first_class_is_one():
   b = {"inputs": jnp.zeros((2, 1)), "labels": np.array([0, 2])}
   np.testing.assert_allclose(augment.mixup(key(), b, num_classes=3)["labels"].sum(-1), 1, rtol=1e-6)
+  narrow = {**b, "labels": np.array([3, 200], np.uint8)}  # 8 bits would count 3 + 256 as 3
+  mixed = np.asarray(augment.mixup(key(), narrow, num_classes=300)["labels"])
+  np.testing.assert_allclose(mixed[:, [3, 200]].sum(-1), 1, rtol=1e-6)
+  np.testing.assert_allclose(mixed.sum(-1), 1, rtol=1e-6)
   for wrong in ([-1, 0], [0, 3]):
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\)"):
       augment.mixup(key(), {**b, "labels": np.array(wrong)}, num_classes=3)
@@ -144,6 +148,13 @@ def test_refusals(function):
     function(key(), {"inputs": b["inputs"]})
   with pytest.raises(ValueError, match=r"labels must be \[batch, \.\.\.\], got a scalar"):
     function(key(), {**b, "labels": jnp.float32(1)})
+  with pytest.raises(TypeError, match=r"labels must be integers, or floats.*got bool"):
+    function(key(), {**b, "labels": jnp.ones((6, 2), bool)})
+  for name, wrong in (("weights", (6, 1)), ("where", (2,)), ("where", ())):
+    with pytest.raises(ValueError, match=r"leading axes of the soft labels \(6, 6\), got"):
+      function(key(), {**b, name: np.ones(wrong)}, num_classes=6)
+  with pytest.raises(ValueError, match=r"where must have shape \(6,\), got \(6, 6\)"):
+    function(key(), {**b, "weights": np.ones(6), "where": np.ones((6, 6), bool)}, num_classes=6)
   with pytest.raises(TypeError, match="key must be a typed key"):
     function(0, b, num_classes=6)
   with pytest.raises(TypeError, match="inputs must be uint8 or floating"):
@@ -179,6 +190,8 @@ def test_manifold_mixup_refuses():
   mixing = augment.manifold_mixup(key(), marked(), layers=["a"], num_classes=6)["mixing"]
   with pytest.raises(ValueError, match="batch axis of the mixing, 6"):
     augment.mix_hidden(jnp.zeros((3, 2)), mixing, layer="a")
+  with pytest.raises(ValueError, match="layer must be one of a, got 'b'"):
+    augment.mix_hidden(jnp.zeros((6, 2)), mixing, layer="b")
 
 
 def test_labels_that_are_numbers_mix_as_the_inputs_do():
@@ -223,7 +236,7 @@ def test_partners_are_drawn_among_the_examples_that_count(name, entry):
     assert (abs(others - 150 / 9) < 5 * np.sqrt(150 / 9)).all()
 
 
-@pytest.mark.parametrize("weights", [np.ones(6), np.full((6, 2), 0.5)])
+@pytest.mark.parametrize("weights", [np.ones(6), np.full((6, 6), 0.5)])
 def test_weights_above_0_change_no_draw(weights):
   b = marked()
   plain = augment.mixup(key(), b, num_classes=6)
@@ -245,8 +258,23 @@ def test_a_label_counts_in_a_pair_as_its_example_does(name):
   np.testing.assert_allclose(got, want / want.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("entry", ["weights", "where"])
+@pytest.mark.parametrize("missing", [-999.0, np.nan])
+@pytest.mark.parametrize("name", MIXES)
+def test_a_target_counts_in_a_pair_as_its_own_entry_does(name, missing, entry):
+  counts = np.array([[1, 0], [1, 1], [0, 1], [1, 1], [0, 0], [1, 0]], bool)
+  targets = np.arange(1.0, 13).reshape(6, 2)
+  weights = counts if entry == "where" else counts * np.float32([[1, 2]])
+  mix = lambda batch: MIXES[name](key(), {**marked(), **batch}, alpha=1.0)
+  # The same draws, by which each label has its share.
+  shares = np.asarray(mix({"labels": jnp.eye(6), "where": counts.any(1)})["labels"], np.float64)
+  out = mix({"labels": jnp.where(counts, targets, missing), entry: jnp.asarray(weights)})
+  np.testing.assert_allclose(out["weights"], shares @ weights, rtol=1e-5)
+  np.testing.assert_allclose(out["weights"] * out["labels"], shares @ (weights * targets), rtol=1e-5)
+  if entry == "where":
+    np.testing.assert_array_equal(out["where"], shares @ counts > 0)
+
+
 def test_an_example_that_does_not_count_needs_no_label():
   b = {"inputs": jnp.zeros((3, 1)), "labels": np.array([0, -1, 1]), "where": np.array([True, False, True])}
   np.testing.assert_allclose(augment.mixup(key(), b, num_classes=2)["labels"][::2].sum(-1), 1, rtol=1e-6)
-  with pytest.raises(ValueError, match=r"weights and where must be \[3, \.\.\.\]"):
-    augment.mixup(key(), {**b, "where": np.ones(2, bool)}, num_classes=2)
