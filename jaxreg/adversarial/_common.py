@@ -54,12 +54,12 @@ def input_gradient(loss_of_inputs: LossOfInputs, x: Array) -> Array:
 
 
 def perturbed(x: Array, delta: ArrayLike, clip: Bounds) -> Array:
-  """`x + delta`, clipped to the bounds, in the dtype of `x`; rounded to a narrow dtype towards `x`."""
+  """`x + delta`, clipped to the bounds, in the dtype of `x`; rounded towards `x`."""
   moved = wide(x) + delta
   moved = moved if clip is None else jnp.clip(moved, *clip)
   rounded = moved.astype(x.dtype)
-  # To the nearest would leave the ball: bfloat16 has two or three digits.
-  outside = jnp.abs(wide(rounded) - wide(x)) > jnp.abs(moved - wide(x))
+  # To the nearest would leave the ball: bfloat16 has two or three digits, and `x + delta` is rounded, too.
+  outside = jnp.abs(wide(rounded) - wide(x)) > jnp.minimum(jnp.abs(delta), jnp.abs(moved - wide(x)))
   back = jax.lax.stop_gradient(jnp.nextafter(rounded, x) - rounded)
   return rounded + jnp.where(outside, back, 0)
 

@@ -288,3 +288,16 @@ def test_rounding_to_a_narrow_dtype_stays_in_the_ball(kind, eps):
   moved = adversarial.pgd(key(), loss, x, eps=eps, num_steps=5, norm=kind)
   delta = np.asarray(moved, np.float64) - np.asarray(x, np.float64)
   assert 0.9 * eps < norm(delta, kind).max() <= eps
+
+
+@pytest.mark.parametrize("clip", [None, (0.0, 0.3)])
+def test_rounding_stays_in_the_ball_far_from_0_and_in_the_bounds(clip):
+  """The neighbours of 20000 are 0.002 away in float32; 0.3 lies between two numbers of bfloat16."""
+  x = jnp.array([[20000.0, 3.0]]) if clip is None else jnp.full((1, 2), 0.25, jnp.bfloat16)
+  moved = np.asarray(fast(lambda x: x.sum(-1), x, 1e-3 if clip is None else 0.1, clip=clip), np.float64)
+  if clip is None:
+    np.testing.assert_allclose(moved, [[20000, 3.001]], rtol=1e-6)
+    assert (moved - np.asarray(x) <= 1e-3).all()
+  else:
+    assert (moved > 0.25).all()
+    assert (moved <= 0.3).all()
