@@ -36,6 +36,9 @@ def virtual_adversarial(
   finite difference of it drowns in rounding. So the products with `H` are exact: a forward derivative of the
   gradient, and `log_probs_fn` must support both modes. If `H d` is 0, `d` does not change.
 
+  `x'` is rounded to the dtype of `x`: in bfloat16 a move below 1/512 of an entry is lost, so give float32
+  inputs.
+
   Args:
     key: one draw of the first direction for all examples.
     log_probs_fn: `x -> [batch, ..., classes]`, log-probabilities that depend only on the example's own input;
@@ -82,7 +85,8 @@ def vat_loss(
 
   .. math:: \mathrm{KL}\bigl(p(\cdot \mid x) \,\|\, p(\cdot \mid x')\bigr)
 
-  The first argument, the target, and `x' - x` are constants to differentiation.
+  The first argument, the target, and `x' - x` are constants to differentiation. In bfloat16 small moves are
+  lost, as in `virtual_adversarial`.
 
   Args:
     key, log_probs_fn, x, eps, num_steps, divergence: as in `virtual_adversarial`.
