@@ -213,7 +213,7 @@ class Composed:
     return _values(value, self.has_aux)
 
   def _perturb(self, key: Key | None, step: ArrayLike | None, calls: dict[str, int], on: str, x: Any) -> Any:
-    """Perturbs the activation `x` of a pass; each call within a pass has its own draw."""
+    """Perturbs the activation `x` of a pass; each call that the pass traces has its own draw."""
     number = calls[on] = calls.get(on, -1) + 1
     if key is not None:
       for name, term in self._perturbations(on):
@@ -378,7 +378,9 @@ def _count(data: Mapping[str, Array], weights: Array | None) -> Array:
 
 
 def _sum(data: Mapping[str, Array]) -> Array:
-  return functools.reduce(jnp.add, data.values())
+  most = max(value.ndim for value in data.values())
+  # An example's value counts for each of its tokens; plain broadcasting would match the last axes.
+  return functools.reduce(jnp.add, (jnp.expand_dims(v, tuple(range(v.ndim, most))) for v in data.values()))
 
 
 def _values(value: Any, has_aux: bool) -> _Values:

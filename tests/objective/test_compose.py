@@ -154,6 +154,17 @@ def test_a_loss_may_be_several_terms_by_name():
   np.testing.assert_allclose(loss, total, rtol=1e-5)
 
 
+@pytest.mark.parametrize("length", [2, 3])
+def test_losses_of_different_rank_add_up_example_by_example(length):
+  each, tokens = np.arange(2.0), np.arange(2.0 * length).reshape(2, length)
+  terms_fn = lambda params, batch, *, key: {"one": params, "each": params * each, "tokens": params * tokens}
+  seen = []
+  watch = example_term(lambda key, view: seen.append(view.loss) or jnp.zeros(()), weight=1.0)
+  loss = compose(terms_fn, {"watch": watch})(jnp.float32(2), {"inputs": jnp.ones((2, 1))})
+  np.testing.assert_allclose(loss, 2 * (1 + each.mean() + tokens.mean()), rtol=1e-6)
+  np.testing.assert_allclose(seen[0], 2 * (1 + each[:, None] + tokens), rtol=1e-6)
+
+
 @pytest.mark.thorough
 def test_weights_and_options_may_be_schedules():
   params, batch = network()
