@@ -114,7 +114,9 @@ def perturbation(function: Callable[..., Any], *, on: str, **options: Any) -> Pe
     function: `(key, x, **options) -> x`, such as a function of `jaxreg.noise` or `jaxreg.augment`.
     on: names `x`. `"batch"` and `"labels"`, `batch["labels"]`, are perturbed once. `"params"` and
       `"inputs"`, `batch["inputs"]`, are perturbed in every forward pass with the key of the pass. Any other
-      name is an activation's: `loss_fn` then has an argument `perturb` and calls `h = perturb(name, h)`.
+      name is an activation's: `loss_fn` then has an argument `perturb` and calls `h = perturb(name, h)`
+      on the whole batch. A call inside `jax.vmap` or `jax.lax.scan` is traced once, so all examples or layers
+      would have the same draw.
     **options: options of the function, by name; a callable one is a schedule, except `mask`.
 
   Returns:
