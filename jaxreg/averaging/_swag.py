@@ -107,7 +107,8 @@ def _update(state: SWAGState, params: Params) -> SWAGState:
     return None if total is None else total + (leaf - old) * (leaf - mean)
 
   def deviations(kept: Array | None, leaf: Array, mean: Array) -> Array | None:
-    return None if kept is None else kept.at[state.count % len(kept)].set(leaf - mean)
+    # A restored state may have arrays of NumPy, which have no `at`.
+    return None if kept is None else jnp.asarray(kept).at[state.count % len(kept)].set(leaf - mean)
 
   return SWAGState(
     mean,

@@ -45,6 +45,13 @@ def test_moments_and_draws(x64, number):
   assert error.max() < 4 * np.sqrt(2 / draws)
 
 
+def test_a_restored_state_may_have_arrays_of_numpy():
+  average = averaging.swag(rank=2)
+  state = average.update(average.init(jnp.zeros(3)), jnp.asarray(ITERATES[0], jnp.float32))
+  want, got = (average.update(each, jnp.ones(3)) for each in (state, jax.tree.map(np.asarray, state)))
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
 @pytest.mark.thorough
 def test_counters_are_kept_and_one_iterate_is_the_mean():
   params = {"w": jnp.ones(2, jnp.bfloat16), "count": jnp.array(3)}
