@@ -49,6 +49,10 @@ def layer(function: Callable[..., Any], *, inference: bool = False, **options: A
   `per_example=False`. An option that is an array is a leaf and can be trained, like `rate_logit` of
   `concrete_dropout`. Flax has `models.Noise` for Linen and `models.NNXNoise`.
 
+  `inference` is a leaf, too, and no array: use `eqx.filter_jit` and `eqx.filter_grad` where a layer is an
+  argument. In plain JAX, close over the layer, train a copy of `layer.arrays` and call
+  `layer(x, key=key, **arrays)`.
+
   Args:
     function: `(key, x, *, ...) -> x`, from this folder, or your own that accepts None as key.
     inference: whether the layer starts without noise.
