@@ -9,6 +9,7 @@ from contract import KEY, SCORES, Case, Input
 
 IMAGES, SEQUENCES, KERNEL = Input("real", "BFFK"), Input("real", "BFK"), Input("real", "FK")
 NOISY, NOISY_IMAGES, NOISY_SEQUENCES = ({"key": KEY, "x": x} for x in (SCORES, IMAGES, SEQUENCES))
+TOKENS = {"key": KEY, "x": Input("real", "BFK", checked=False)}  # of any dtype
 BRANCHES = {"key": KEY, "x1": SCORES, "x2": SCORES}
 SCALAR = Input("real", "", checked=False)
 PARAMS = {"kernel": Input("real", "FK", checked=False), "bias": Input("real", "K", checked=False)}
@@ -209,7 +210,7 @@ CASES = (
     without_key=lambda a: (a.x1 + a.x2) / 2,
   ),
   same("noise.shake_drop", NOISY, _shake_drop, {"rate": 0.25}, gradient=False),
-  same("noise.token_dropout", NOISY_SEQUENCES, _tokens, {"num_kept": 2, "num_prefix": 1}, mask=True),
+  same("noise.token_dropout", TOKENS, _tokens, {"num_kept": 2, "num_prefix": 1}, mask=True),
   same("noise.weight_noise", NOISY_PARAMS, lambda a: _weight_noise(a, lambda w: 1.0), {"std": 0.3}),
   same(
     "noise.weight_noise",

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_floating, check_key
+from jaxreg._checks import check_array, check_count, check_key
 from jaxreg._errors import ArgumentError
 from jaxreg.typing import Array, Key
 
@@ -23,7 +23,7 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
 
   Args:
     key: one draw for the whole of `x`, independent between sequences; None keeps all tokens.
-    x: `[..., tokens, features]`, floating.
+    x: `[..., tokens, features]`, of any dtype.
     num_kept: number of tokens to keep, besides the prefix.
     num_prefix: number of leading tokens that always stay, such as a class token.
 
@@ -40,7 +40,7 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
   References:
     Liu et al., `PatchDropout: Economizing Vision Transformers Using Patch Dropout`, 2022.
   """
-  x = check_floating(x, "x")
+  x = check_array(x, "x")
   if x.ndim < 2:
     raise ValueError(f"x must have shape [..., tokens, features], got {x.shape}")
   check_count(num_kept, "num_kept")

@@ -32,6 +32,15 @@ def test_the_same_key_keeps_the_same_tokens_of_another_array():
   np.testing.assert_array_equal(both[..., 2:], alone)
 
 
+@pytest.mark.parametrize("dtype", [bool, np.int32])
+def test_padding_masks_and_targets_keep_their_dtype(dtype):
+  x = np.arange(24).reshape(2, 12, 1) % 5
+  want = noise.token_dropout(jax.random.key(2), x.astype(np.float32), num_kept=3)
+  got = noise.token_dropout(jax.random.key(2), x.astype(dtype), num_kept=3)
+  assert got.dtype == dtype
+  np.testing.assert_array_equal(got, want.astype(dtype))
+
+
 @pytest.mark.thorough
 def test_all_kept_is_the_identity():
   x = jax.random.normal(jax.random.key(1), (3, 6, 2))
