@@ -69,8 +69,8 @@ def random_erasing(
   Args:
     key: one draw of `[5, batch]`.
     rate: probability of a box, in [0, 1].
-    area: least and largest area of the box, as parts of the image.
-    max_aspect: largest ratio of the longer to the shorter side, at least 1.
+    area: least and largest area of the box, as parts of the image; static.
+    max_aspect: largest ratio of the longer to the shorter side, at least 1; static.
     batch, fill, channel_axis: as in `cutout`.
 
   Example:

@@ -35,8 +35,8 @@ def random_resized_crop(
 
   Args:
     key: one draw of `[4, batch]`: area, aspect and position.
-    area: the least and the largest fraction of the image's area, in (0, 1].
-    aspect: the least and the largest ratio of width to height, above 0.
+    area: the least and the largest fraction of the image's area, in (0, 1]; static.
+    aspect: the least and the largest ratio of width to height, above 0; static.
     batch, channel_axis: as in `translate`; uint8 or floating.
 
   Example:
