@@ -56,5 +56,5 @@ def lighting(
   alphas = jnp.asarray(std) * jax.random.normal(check_key(key), (x.shape[0], 3))
   components = jnp.array(EIGENVECTORS) * jnp.array(EIGENVALUES)[None, :]
   colours = (high - low) * alphas @ components.T
-  y = jnp.clip(x.astype(jnp.float32) + colours[:, None, None, :], low, high)
+  y = jnp.clip(x.astype(jnp.promote_types(x.dtype, jnp.float32)) + colours[:, None, None, :], low, high)
   return with_images(batch, narrowed(y, x.dtype), channel_axis)

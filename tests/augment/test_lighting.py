@@ -42,6 +42,13 @@ def test_values_stay_in_their_range():
   assert moved.max() == 1
 
 
+def test_float64_keeps_its_digits():
+  with jax.enable_x64(True):
+    x = np.random.default_rng(0).uniform(size=(2, 2, 2, 3))
+    moved = augment.lighting(jax.random.key(0), {"inputs": jnp.asarray(x)}, std=0.0)["inputs"]
+  np.testing.assert_array_equal(moved, x)
+
+
 def test_misfits():
   with pytest.raises(ValueError, match="three channels"):
     augment.lighting(jax.random.key(0), {"inputs": jnp.zeros((1, 2, 2, 1))})
