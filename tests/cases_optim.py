@@ -167,9 +167,7 @@ def _decay_row(kind, rate=0.5, label="", **options):
     {"rate": rate, "kind": kind, **options},
     _decay(kind, rate, options.get("blocks", "leaf")),
     args=(optax.sgd(FALLING), FALLING),
-    static=("inner", "learning_rate", "rate", "mask")
-    if callable(rate)
-    else ("inner", "learning_rate", "mask"),
+    static=("inner", "learning_rate", "rate") if callable(rate) else ("inner", "learning_rate"),
     label=label or kind,
   )
 
@@ -241,7 +239,7 @@ CASES = (
     "path_sgd",
     {"apply_fn": nets.mlp, "input_shape": (4,)},
     _path,
-    static=("apply_fn", "input_shape", "mask"),
+    static=("apply_fn", "input_shape"),
     masked=False,
   ),
   Row(
@@ -267,7 +265,7 @@ CASES = (
     {"rho": 0.3, "eps": 0.1},
     _asam,
     args=(optax.sgd(RATE),),
-    static=("inner", "mask"),
+    static=("inner",),
     extra={"grad_fn": lambda w: jax.tree.map(lambda w: 2 * w, w)},
   ),
   Row(

@@ -21,7 +21,7 @@ def asam(
   *,
   rho: ArrayLike = 0.5,
   eps: ArrayLike = 0.01,
-  mask: Mask = paths.kernels_only,
+  mask: Mask | None = None,
   trained: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Runs an optimizer with the gradient at a point uphill, where larger weights move farther.

@@ -36,7 +36,7 @@ def decay(
   kind: str = "decoupled",
   blocks: str = "leaf",
   peak: ArrayLike | None = None,
-  mask: Mask = paths.kernels_only,
+  mask: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Runs an optimizer with weight decay, or with weights whose norm is fixed.
 

@@ -34,7 +34,7 @@ def path_sgd(
   input_shape: Sequence[int],
   p: ArrayLike = 2.0,
   eps: ArrayLike = 0.0,
-  mask: Mask = everything,
+  mask: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Builds Path-SGD, which keeps equivalent ReLU networks equivalent, however their units are scaled.
 
