@@ -1,7 +1,8 @@
 """A Vision Transformer on CIFAR-10, with patches of 4x4.
 
 Command: python run.py --config configs/vit_cifar10.py
-         (DropMax: --config.method.name=dropmax; on a CPU: configs/vit_cifar10.py:small)
+         (DropMax: --config.method.name=dropmax; on a CPU: configs/vit_cifar10.py:small; dropout of the
+         attention: --config.model.ViT.attention_dropout_rate=0.1)
 Source: Hassani et al., `Escaping the Big Data Paradigm with Compact Transformers`, 2021: the network is its
 ViT-Lite-6/4, with 256 units, 6 blocks, 4 heads and an MLP of 512.
 

@@ -217,12 +217,14 @@ _TABLE = {
   "flatness/_subset.py flatness/test_subset.py": (
     ('"flax.BatchStat", ', "", "test_running_averages_are_no_parameters[nnx]"),
   ),
-  "flatness/_chunked.py flatness/test_chunked.py": (
+  "_by_chunks.py flatness/test_chunked.py": (
     (
       "x[: chunks * chunk_size].reshape(chunk_size, chunks, *x.shape[1:])",
       "x[: chunks * chunk_size].reshape(chunks, chunk_size, *x.shape[1:]).swapaxes(0, 1)",
       "test_chunks_are_dealt_out",
     ),
+  ),
+  "flatness/_chunked.py flatness/test_chunked.py": (
     ("rest), jnp.int32(chunks)", "rest), jnp.int32(0)", "test_chunks_draw_different_noise"),
   ),
   "flatness/_chunked.py flatness/test_uneven_counts.py": (

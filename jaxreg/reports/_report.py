@@ -96,7 +96,7 @@ def report(
       `calibration.fit_detector` in `ood`. They learn from `held_out`, or from the half of `data` that they
       are not measured on.
     last_layer: the kernel `[size, classes]` and the bias `[classes]`, or None, of the layer that maps the
-      features to logits: with them `ood` also has the detectors `vim` and `react`.
+      features to logits: with them `ood` also has `vim`, `react`, the energy and the largest logit.
     title, class_names: the title of the page, and the names of the classes on it.
     alpha: how often a conformal set may miss the label.
     eps: radii of the attacks; by default from 0.01 to 0.2 of the range of the inputs.

@@ -84,14 +84,14 @@ def elsewhere(model: Model) -> Section:
       "held-out examples."
     )
     if model.last_layer is not None:
-      sentence += " ViM and ReAct compute logits from features, too."
+      sentence += " ViM, ReAct, the energy and the largest logit also use the logits of the features."
     functions += ", fit_detector"
   cost = f"{sum(map(len, arrays.values())) - len(usual)} predictions"
   return Section(numbers, arrays, sentence, cost, functions)
 
 
 def _by_features(model: Model, rows: np.ndarray, others: dict[str, np.ndarray]) -> dict[str, Number]:
-  """Returns the AUROC of each detector that learns from features, for each kind of inputs."""
+  """Returns the AUROC of each detector that takes features, for each kind of inputs."""
   _, inputs = model.function()
   if model.features_fn is None:
     return {}
@@ -104,17 +104,27 @@ def _by_features(model: Model, rows: np.ndarray, others: dict[str, np.ndarray]) 
   features, ours = model.features(learned), model.features(inputs[rows])
   theirs = {name: model.features(other) for name, other in others.items()}
   options: Any = {"labels": labels, "num_neighbors": min(50, max(1, len(labels) // 100))}
-  detectors = DETECTORS
-  if model.last_layer is not None:
-    options["kernel"], options["bias"] = model.last_layer
-    detectors = detectors | OF_LAST_LAYER
+  kinds, layer = DETECTORS, model.last_layer
+  if layer is not None:
+    options["kernel"], options["bias"] = layer
+    kinds = kinds | OF_LAST_LAYER
+  detectors: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    kind: (title, calibration.fit_detector(features, kind=kind, **options)) for kind, title in kinds.items()
+  }
+  if layer is not None:
+    detectors["energy"] = "energy", functools.partial(_energy, *layer, 1.0)
+    detectors["max_logit"] = "largest logit", functools.partial(_energy, *layer, 0.0)
   numbers = {}
-  for kind, title in detectors.items():
-    detector = calibration.fit_detector(features, kind=kind, **options)
+  for kind, (title, detector) in detectors.items():
     scores = np.asarray(detector(ours))
     for name, other in theirs.items():
       numbers[f"{name}/{kind}_auroc"] = ranked(f"{name}: AUROC, {title}", scores, np.asarray(detector(other)))
   return numbers
+
+
+def _energy(kernel: Any, bias: Any, temperature: float, features: Any) -> Array:
+  logits = np.asarray(features) @ np.asarray(kernel) + (0 if bias is None else np.asarray(bias))
+  return calibration.energy(logits, temperature=temperature)
 
 
 def corruptions(model: Model) -> Section:

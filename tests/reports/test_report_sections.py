@@ -126,6 +126,8 @@ def test_detectors_of_the_last_layer_are_numpy_s(tmp_path):
   for kind, score in (
     ("vim", lambda x: scale * residual(x) + energy(x)),
     ("react", lambda x: energy(np.minimum(x, limit))),
+    ("energy", energy),
+    ("max_logit", lambda x: -(x @ kernel + bias).max(1)),
   ):
     want = metrics.roc_auc_score(np.repeat([0, 1], [200, 50]), np.concatenate([score(ours), score(theirs)]))
     assert found[f"ones/{kind}_auroc"] == pytest.approx(want, abs=5e-3)
