@@ -81,6 +81,11 @@ def test_norms_above_the_range_of_the_leaf():
   np.testing.assert_allclose(_norm(got.astype(np.float32)), 9000, rtol=1e-3)
 
 
+def test_norms_whose_squares_underflow():
+  got = flatness.filter_normalized_direction(jax.random.key(0), {"kernel": jnp.full((3, 3), 1e-25)})["kernel"]
+  np.testing.assert_allclose(_norm(1e25 * got), 3, rtol=1e-5)
+
+
 def test_mask_and_keys():
   part = flatness.filter_normalized_direction(jax.random.key(0), PARAMS, mask="dense/*")
   np.testing.assert_array_equal(part["conv"]["kernel"], 0)
