@@ -69,9 +69,7 @@ def _marked(log_probs: Array, labels: Array, counts: Array, weighted: bool) -> E
   return Examples(log_probs, labels, jnp.where(broken, jnp.nan, counts), counts)
 
 
-def counted_weights(
-  weights: ArrayLike | None, where: ArrayLike | None, shape: tuple[int, ...], dtype: Any
-) -> Any:
+def counted_weights(weights: ArrayLike | None, where: Any, shape: tuple[int, ...], dtype: Any) -> Any:
   """Returns the weights, by default 1, and 0 where `where` is false, as an array of NumPy or JAX."""
   if where is not None:
     where = check_where(where, shape)
