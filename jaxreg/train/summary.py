@@ -110,7 +110,7 @@ def _split_lines(results: Table, split: str) -> list[str]:
   if has("laplace_nll"):
     likelihood = f"NLL {number('laplace_nll')}   ECE {percent('laplace_ece')}"
     further.append(f"by Laplace: error {percent('laplace_error')}   {likelihood}")
-  for name in ("conformal", "aps"):
+  for name in ("conformal", "conformal_by_class", "aps", "raps"):
     if has(f"{name}_size"):
       covered = percent(f"{name}_coverage")
       further.append(f"{name} sets: {number(f'{name}_size', 3)} classes, with the label in {covered}")

@@ -164,7 +164,7 @@ class OfLogProbs(ClassifierMixin, BaseEstimator):
 def test_further_measures(finished_run, light_runs):
   """Oracles: NumPy on the run's own predictions; SciPy for the temperature; sorted scores for the sets."""
   names = ("mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps", "isotonic", "vector")
-  names = (*names, "matrix", "smooth_ece", "debiased_ece", "selective")
+  names = (*names, "matrix", "smooth_ece", "debiased_ece", "selective", "conformal_by_class", "raps")
   config = runs.make_config({"job": "evaluate", "evaluate.measures": names, "evaluate.alpha": 0.2})
   found = train.evaluate(config, finished_run)
   predict, data = train.load(finished_run), sources.digits().limited(128)
@@ -206,7 +206,16 @@ def test_further_measures(finished_run, light_runs):
   sets = 1 - p <= worst[int(np.ceil(0.8 * (len(worst) + 1))) - 1] + 1e-6
   assert found["test/conformal_size"] == pytest.approx(sets.sum(-1).mean(), abs=0.02)
   assert found["test/conformal_coverage"] == pytest.approx(sets[np.arange(len(p)), labels].mean(), abs=0.02)
-  assert abs(found["test/aps_coverage"] - 0.8) < 4 * np.sqrt(0.8 * 0.2 * (1 / len(p) + 1 / len(worst)))
+  for number in range(10):
+    one = np.sort(1 - np.exp(log_p["val"][data.val.labels == number, number]))
+    rank = int(np.ceil(0.8 * (len(one) + 1)))
+    sets[:, number] = 1 - p[:, number] <= one[rank - 1] + 1e-6 if rank <= len(one) else True
+  assert found["test/conformal_by_class_size"] == pytest.approx(sets.sum(-1).mean(), abs=0.02)
+  held = sets[np.arange(len(p)), labels].mean()
+  assert found["test/conformal_by_class_coverage"] == pytest.approx(held, abs=0.02)
+  for name in ("aps", "raps"):
+    off = abs(found[f"test/{name}_coverage"] - 0.8)
+    assert off < 4 * np.sqrt(0.8 * 0.2 * (1 / len(p) + 1 / len(worst)))
   told = summary(found, config, finished_run)
   assert all(word in told for word in ("MCE", "adaptive ECE", "at temperature", "conformal sets", "aps sets"))
 

@@ -27,9 +27,8 @@ CheckpointName = Literal["latest", "best"]
 SplitName = Literal["train", "val", "test"]
 DecayKind = Literal["coupled", "decoupled", "independent", "cautious", "corrected", "fixed_norm"]
 MaskName = Literal["kernels_only", "no_branches", "everything"]
-Fitted = Literal[
-  "temperature", "vector", "matrix", "isotonic", "conformal", "aps", "conformal_risk", "thresholds", "laplace"
-]
+Sets = Literal["conformal", "conformal_by_class", "aps", "raps", "conformal_risk"]
+Fitted = Literal["temperature", "vector", "matrix", "isotonic", Sets, "thresholds", "laplace"]
 Alone = Literal[
   "mce", "adaptive_ece", "classwise_ece", "smooth_ece", "debiased_ece", "selective", "ranking", "f1"
 ]

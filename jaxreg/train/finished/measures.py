@@ -92,18 +92,32 @@ def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   return _sets("conformal", scores, theirs, shown, held_out, alpha)
 
 
-def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
-  scores, theirs = (calibration.aps_scores(each.key, each.predictions) for each in (shown, held_out))
-  return _sets("aps", scores, theirs, shown, held_out, alpha)
+def _by_class(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  scores, theirs = (calibration.conformal_scores(each.predictions) for each in (shown, held_out))
+  return _sets("conformal_by_class", scores, theirs, shown, held_out, alpha, by_class=True)
+
+
+def _adaptive(name: str, penalty: float, shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
+  scores, theirs = (
+    calibration.aps_scores(keys.again(each.key), each.predictions, penalty=penalty)
+    for each in (shown, held_out)
+  )
+  return _sets(name, scores, theirs, shown, held_out, alpha)
 
 
 def _sets(
-  name: str, scores: Array, theirs: Array, shown: Predicted, held_out: Predicted, alpha: float
+  name: str,
+  scores: Array,
+  theirs: Array,
+  shown: Predicted,
+  held_out: Predicted,
+  alpha: float,
+  *,
+  by_class: bool = False,
 ) -> Measured:
   """Measures how often the sets hold the label, and their mean number of classes."""
-  sets = np.asarray(
-    calibration.conformal_sets(scores, theirs, held_out.labels, alpha=alpha, where=held_out.where)
-  )
+  options: Any = {"alpha": alpha, "by_class": by_class, "where": held_out.where}
+  sets = np.asarray(calibration.conformal_sets(scores, theirs, held_out.labels, **options))
   held = np.take_along_axis(sets, np.maximum(shown.labels, 0)[..., None], axis=-1)[..., 0]
   where = shown.where
   return {f"{name}_coverage": held[where].mean(), f"{name}_size": sets.sum(axis=-1)[where].mean()}
@@ -256,7 +270,9 @@ HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], Measured]] = {
   "matrix": functools.partial(_scaled, "matrix"),
   "isotonic": _isotonic,
   "conformal": _conformal,
-  "aps": _aps,
+  "conformal_by_class": _by_class,
+  "aps": functools.partial(_adaptive, "aps", 0.0),
+  "raps": functools.partial(_adaptive, "raps", 0.01),
   "conformal_risk": _conformal_risk,
   "thresholds": _thresholds,
 }
