@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg import calibration
+from jaxreg._analyses import same
 from jaxreg.train import keys
 from jaxreg.train.data.batches import Source
 from jaxreg.train.data.dataset import Dataset
@@ -99,8 +100,7 @@ def _by_class(shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
 
 def _adaptive(name: str, penalty: float, shown: Predicted, held_out: Predicted, alpha: float) -> Measured:
   scores, theirs = (
-    calibration.aps_scores(keys.again(each.key), each.predictions, penalty=penalty)
-    for each in (shown, held_out)
+    calibration.aps_scores(same(each.key), each.predictions, penalty=penalty) for each in (shown, held_out)
   )
   return _sets(name, scores, theirs, shown, held_out, alpha)
 
