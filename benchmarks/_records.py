@@ -62,6 +62,7 @@ FIGURES = {
   "compare_toolbox_mnist1k": "1000 images of MNIST, MLP",
   "compare_toolbox_cifar10": "4000 images of CIFAR-10, MLP",
   "compare_wrong_labels_cifar10-small": "4000 images of CIFAR-10, 40 % of the labels wrong, MLP",
+  "compare_wrong_labels_cifar10-aggre": "CIFAR-10, 9 % of the labels wrong, ResNet-8, 10 epochs",
   "compare_wrong_labels_cifar10-worse": "CIFAR-10, 40 % of the labels wrong, ResNet-8, 10 epochs",
   "compare_toolbox_mnist1k-flipped": "1000 images of MNIST, a fifth of the labels flipped, MLP",
 }

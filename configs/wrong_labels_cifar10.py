@@ -15,7 +15,7 @@ All rows have the same network, data order and length, and the options of their 
 application has to estimate them. `early stopping` evaluates after each epoch and keeps the best one.
 
 Without an argument: ResNet-8, 30 epochs, three seeds. 27 runs of 10 500 steps, 40 minutes each on one core.
-  Run so far: 10 epochs (docs/toolbox.md).
+  Run so far: 10 epochs, with both kinds of labels (docs/toolbox.md).
 `small`: one hidden layer of 128 units, 20 epochs with Adam on 3600 images, 400 for validation: 27 runs of 580
   steps.
 """
