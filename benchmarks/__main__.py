@@ -98,7 +98,7 @@ def main() -> int:
     "names",
     nargs="*",
     metavar="NAME",
-    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last ten",
+    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last {len(NAMED)}",
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make tables and figures of the pages again")

@@ -3,9 +3,8 @@
     JAXREG_TEST_DATA=DIR python -m benchmarks robust_networks --peer-python PYTHON
 
 PYTHON has PyTorch, foolbox and torchattacks. The network is CNN-A of alpha-beta-CROWN, which was trained on
-attacked images of MNIST. All attacks have the same images, and each run
-of them 40 steps; targeted DLR is up to nine runs. The script writes the record
-`robust_networks`.
+attacked images of MNIST. All attacks have the same images, and each run of an attack has 40 steps; targeted
+DLR makes up to nine runs. The script writes the record `robust_networks`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Nineteen regularizers side by side on 4000 images of CIFAR-10, three seeds each, with equal gradients.
+"""Nineteen regularizers side by side on 4000 images of CIFAR-10, three seeds, equal numbers of gradients.
 
 Command: python run.py --config configs/compare_toolbox_cifar10.py --config.data.tfds.train='train[:8%]'
 Source: ours; the rows and their strengths are those of `compare_toolbox_mnist1k`, but for the last.

@@ -34,7 +34,7 @@ def check_clip(clip: Bounds, x: Array) -> None:
   if low is None or high is None:
     return
   if np.any(low > high):
-    raise ArgumentError("clip", f"must be low and high, at least as large, got {clip}")
+    raise ArgumentError("clip", f"must be two numbers, the smaller one first, got {clip}")
   if known is not None:
     room = 4 * float(jnp.finfo(x.dtype).eps) * np.maximum(abs(low), abs(high))
     if np.any((known < low - room) | (known > high + room)):

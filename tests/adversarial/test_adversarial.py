@@ -242,7 +242,7 @@ def test_inputs_lie_within_the_clip():
   for call in calls.values():
     with pytest.raises(ValueError, match=r"x must lie in clip \(0.0, 1.0\), got values from 255 to 255"):
       call(x, (0.0, 1.0))
-    with pytest.raises(ValueError, match="clip must be low and high"):
+    with pytest.raises(ValueError, match="clip must be two numbers, the smaller one first"):
       call(x, (255.0, 0.0))
     assert jnp.isfinite(call((x / 255 - 0.1307) / 0.3081, (-0.1307 / 0.3081, (1 - 0.1307) / 0.3081))).all()
 

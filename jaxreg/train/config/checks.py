@@ -125,7 +125,7 @@ def _optimizer_conflicts(config: Config) -> Iterator[str]:
   least, rate = 1e-4 if name == "momo_adam" else 0.01, chosen.learning_rate
   if name in optimizer.LEARNING_RATE_FREE and rate < least:
     yield (
-      f"optimizer.learning_rate: {name} finds its own rate, of which this one is a factor or a limit, "
+      f"optimizer.learning_rate: {name} finds its own rate, and takes this one as a factor or a limit, "
       f"usually {100 * least:g}; give at least {least:g}, got {rate:g}"
     )
   if name in optimizer.LEARNING_RATE_FREE and kind in ("decoupled", "cautious", "corrected"):
