@@ -8,7 +8,7 @@ three, if there is one, from one seed, by the error on the validation split; the
 one program. R-Drop and SAM take two gradients for a step, and so 15 epochs.
 """
 
-from configs.compare_toolbox_mnist1k import ROWS
+from configs.compare_toolbox_mnist1k import PASSES, ROWS
 from configs.dropmax_cifar10 import get_config as dropmax_cifar10
 from jaxreg.train import Config
 
@@ -17,7 +17,6 @@ CHOSEN = (
   *("dropout", "R-Drop", "label smoothing", "confidence penalty", "large margin", "z-loss"),
   *("group softmax", "DropMax", "covariance of the activities", "mixup", "CutMix", "SAM", "EMA"),
 )
-HALVED = ("R-Drop", "SAM")
 
 
 def get_config() -> Config:
@@ -38,6 +37,6 @@ def get_config() -> Config:
   config.compare.rows = {label: dict(ROWS[label][0]) for label in CHOSEN}
   config.compare.grid = {label: ROWS[label][1] for label in CHOSEN if ROWS[label][1]}
   config.compare.rows["flips and shifts"] = {"augment.names": ("pad_crop", "flip")}
-  for label in HALVED:
-    config.compare.rows[label]["epochs"] = 15
+  for label in PASSES.keys() & config.compare.rows.keys():
+    config.compare.rows[label]["epochs"] = config.epochs // PASSES[label]
   return config

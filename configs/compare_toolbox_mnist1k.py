@@ -3,17 +3,20 @@
 Command: python run.py --config configs/compare_toolbox_mnist1k.py --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:flipped --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:decay --config.data.idx.path=DIR
-         python run.py --config configs/compare_toolbox_mnist1k.py:activations --config.data.idx.path=DIR
+         python run.py --config configs/compare_toolbox_mnist1k.py:stopping --config.data.idx.path=DIR
+         python run.py --config configs/compare_toolbox_mnist1k.py:optimizers --config.data.idx.path=DIR
 Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, names them; the
 comparison is ours.
 
-1000 training images and the next 1000 for validation; an MLP (256, 256), Adam, 60 epochs. Each strength is
-chosen among three, if there is one, from one seed, by the error on the validation split; then five seeds are
-trained in one program. Early stopping evaluates that split every second epoch. Ensembles have five members.
+1000 training images and the next 1000 for validation; an MLP (256, 256), Adam, 60 epochs, and fewer for rows
+whose steps pass several times through the network: `PASSES`. Each strength is chosen among three, if there is
+one, from one seed, by the error on the validation split; then five seeds are trained in one program. Early
+stopping evaluates that split every second epoch. Ensembles have five members.
 The six methods for images without labels add 100 of the 58000 others to each batch. R-Drop, the Pi model and
 the mean teacher have dropout at a rate of 0.3. `flipped`: a fifth of the training labels is changed to
-another class, with six of the rows. `decay`: the kinds of weight decay, 29 runs. `activations`: VICReg's
-terms, 9 runs. DIR has the idx files.
+another class, with six of the rows. `decay`: the kinds of weight decay, 29 runs. `stopping`: early
+stopping by three metrics, with a fifth of the labels changed. `optimizers`: those of `optax.contrib` beside
+Adam. DIR has the idx files.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist
@@ -244,7 +247,12 @@ ROWS = {
     {"average.early_stopping.patience": (3, 5, 10)},
   ),
   "EMA": ({"average.name": "ema"}, {"average.ema.decay": (0.9, 0.99, 0.999)}),
+  "power EMA": ({"average.name": "power_ema"}, {"average.power_ema.length": (0.05, 0.1, 0.2)}),
   "SWA": ({"average.name": "swa"}, {"average.swa.start": (0.25, 0.5, 0.75)}),
+  "SWA, constant rate": (
+    {"average.name": "swa", "average.swa.every": 1, "optimizer.schedule.name": "constant"},
+    {"average.swa.decay": ("linear", "cosine", "sqrt")},
+  ),
   "SWAG": ({"average.name": "swag"}, {"average.swag.start": (0.25, 0.5, 0.75)}),
   "bagging (5)": ({"ensemble": 5, "data.bootstrap": True}, {}),
   "deep ensemble (5)": ({"ensemble": 5}, {}),
@@ -252,14 +260,58 @@ ROWS = {
   "weight norm": ({"model.MLP.layer": "weight_norm"}, {}),
   "spectral norm": ({"model.MLP.layer": "spectral_norm"}, {}),
 }
+# Passes through the network, forward and back, of a step: its time in `docs/toolbox.md`, rounded, but without
+# the image operations of FixMatch and AugMix. The epochs are divided by it, for equal cost.
+PASSES = {
+  **dict.fromkeys(("R-Drop", "gradient penalty", "Jacobian penalty", "FGSM", "SAM", "ASAM", "GSAM"), 2),
+  **dict.fromkeys(("entropy", "pseudo-label", "mean teacher"), 2),
+  **dict.fromkeys(("Pi model", "FixMatch", "AugMix"), 3),
+  **dict.fromkeys(("PGD", "bagging (5)", "deep ensemble (5)"), 5),
+  **{"VAT": 6, "TRADES": 8},
+}
 FLIPPED = ("none", "dropout", "label smoothing", "bi-tempered", "mixup", "early stopping")
-ACTIVATIONS = ("none", "variance of the activities", "covariance of the activities")
-VARIANTS = ("clean", "flipped", "decay", "activations")
+METRICS = {"by error": "val/error", "by NLL": "val/nll", "by refined NLL": "val/nll_refined"}
+_stopping, _patience = ROWS["early stopping"]
+STOPPING = {
+  "none": ({}, {}),
+  **{label: ({**_stopping, "checkpoint.best": metric}, _patience) for label, metric in METRICS.items()},
+}
+
+
+def _optimizer(name: str, *rates: float, **options: object) -> tuple[dict[str, object], dict[str, object]]:
+  fields = {
+    "optimizer.name": name,
+    **{f"optimizer.{name}.{option}": value for option, value in options.items()},
+  }
+  return fields, {"optimizer.learning_rate": rates}
+
+
+# Learning rates are around what each source suggests; Prodigy finds its own, which this number multiplies.
+OPTIMIZERS = {
+  "Adam": _optimizer("adam", 3e-4, 1e-3, 3e-3),
+  "momentum": _optimizer("sgd", 1e-2, 3e-2, 1e-1, momentum=0.9),
+  "Muon": _optimizer("muon", 3e-3, 1e-2, 3e-2),
+  "schedule-free Adam": (
+    _optimizer("schedule_free", inner="adam")[0] | {"optimizer.schedule.name": "constant"},
+    {"optimizer.learning_rate": (1e-3, 3e-3, 1e-2)},
+  ),
+  "Sophia": _optimizer("sophia", 1e-4, 3e-4, 1e-3),
+  "AdEMAMix": _optimizer("ademamix", 3e-4, 1e-3, 3e-3),
+  "ADOPT": _optimizer("adopt", 3e-4, 1e-3, 3e-3),
+  "Prodigy": _optimizer("prodigy", 0.5, 1.0, 2.0),
+}
+VARIANTS = {
+  "clean": ROWS,
+  "flipped": {label: ROWS[label] for label in FLIPPED},
+  "decay": DECAYS,
+  "stopping": STOPPING,
+  "optimizers": OPTIMIZERS,
+}
 
 
 def get_config(variant: str = "clean") -> Config:
   if variant not in VARIANTS:
-    raise ValueError(f"argument must be clean, flipped, decay or activations, got {variant!r}")
+    raise ValueError(f"argument must be {', '.join(VARIANTS)}, got {variant!r}")
   config = dropmax_mnist("1k")
   config.job = "compare"
   config.method.name = "softmax"
@@ -268,12 +320,12 @@ def get_config(variant: str = "clean") -> Config:
   config.optimizer.weight_decay.rate = 0.0
   config.epochs = 60
   config.eval_every = config.checkpoint.every = 15
-  rows = DECAYS if variant == "decay" else ROWS
-  if variant == "flipped":
+  rows = VARIANTS[variant]
+  if variant in ("flipped", "stopping"):
     config.data.flipped_labels.rate = 0.2
-    rows = {label: ROWS[label] for label in FLIPPED}
-  if variant == "activations":
-    rows = {label: ROWS[label] for label in ACTIVATIONS}
-  config.compare.rows = {label: fields for label, (fields, _) in rows.items()}
+  config.compare.rows = {
+    label: {**fields, "epochs": config.epochs // PASSES[label]} if label in PASSES else fields
+    for label, (fields, _) in rows.items()
+  }
   config.compare.grid = {label: grid for label, (_, grid) in rows.items() if grid}
   return config

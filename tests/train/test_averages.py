@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 import runs
+import scipy
 
 from jaxreg import train
 from jaxreg.averaging import swag as make_swag
@@ -226,6 +227,25 @@ def test_the_results_are_those_of_the_best_copy(stopped):
   recorded = [record["val/error"] for record in read_records(folder) if "val/error" in record]
   assert results["val/error"] <= min(recorded) + 1e-9
   assert results["val/error"] < recorded[-1]
+
+
+@pytest.mark.thorough
+def test_early_stopping_by_the_refined_nll_keeps_another_copy(tmp_path, light_runs):
+  """The least NLL after a temperature, by SciPy from what `load` predicts; the plain one is least elsewhere."""
+  refined = {"checkpoint.best": "val/nll_refined", "average.early_stopping.patience": 5}
+  config = runs.make_config({**STOPPING, **refined, "replicas": 1, "optimizer.learning_rate": 0.02})
+  results = train.train(config, tmp_path / "run")
+  data = load_data(config)
+  log_probs = np.asarray(train.load(tmp_path / "run")(data.val.inputs), np.float64)
+
+  def nll(temperature):
+    scaled = log_probs / temperature
+    return (scipy.special.logsumexp(scaled, axis=-1) - scaled[np.arange(len(scaled)), data.val.labels]).mean()
+
+  found = scipy.optimize.minimize_scalar(nll, bounds=(0.01, 100), method="bounded").fun
+  records = [record for record in read_records(tmp_path / "run") if "val/error" in record]
+  assert min(record["val/nll_refined"] for record in records) == pytest.approx(found, rel=1e-4)
+  assert results["val/nll"] > min(record["val/nll"] for record in records) * 1.01
 
 
 @pytest.mark.thorough
