@@ -43,18 +43,12 @@ FOREIGN = 1000  # images of the other CIFAR
 LOSSLESS = 500  # training images of CIFAR-10 in both forms
 PAIRS, PRODUCTS, PROBES = 5, 24, 4
 RHO = 0.05
-# Images of the Hessian: 2000 for small networks; a product of the deeper ones costs much more.
-CURVED = {
-  "aka_resnet56-4bfd9763": 64,
-  "dis_WRN28_1_cifar10": 128,
-  "dis_resnet32_cifar100": 64,
-}
-MOST_CURVED = 2000
+CURVED = 2000  # images of the Hessian
 AT_ONCE = 250  # images of a product at a time
 # Images of the eigenvalues that curvlinops computes, too; in float64 these take long.
 AGREED = {"aka_resnet20-12fca82f": 32, "jjgo_mnistnet": 128}
 AGREED_PRODUCTS = 60
-QUICK = {"FOREIGN": 16, "SHIFTED": 16, "ATTACKED": 16, "MOST_CURVED": 16, "PRODUCTS": 8, "AGREED": {}}
+QUICK = {"FOREIGN": 16, "SHIFTED": 16, "ATTACKED": 16, "CURVED": 16, "PRODUCTS": 8, "AGREED": {}}
 
 
 class Study:
@@ -146,16 +140,15 @@ class Study:
     }
 
   def curvature(self) -> dict[str, Any]:
-    number = min(CURVED.get(self.name, MOST_CURVED), MOST_CURVED)
-    data = {name: jnp.asarray(each) for name, each in self.train(number).items()}
-    at_once, loss_fn = min(AT_ONCE, number), self.mean_loss
+    data = {name: jnp.asarray(each) for name, each in self.train(CURVED).items()}
+    at_once, loss_fn = min(AT_ONCE, CURVED), self.mean_loss
     curvature = flatness.Curvature(loss_fn, self.params, data, chunk_size=at_once)
     options = {"num_pairs": PAIRS, "num_steps": PRODUCTS}
     pairs = curvature.top_eigenpairs(key=jax.random.key(1), **options)
     layers = flatness.layerwise(curvature, key=jax.random.key(2), num_samples=PROBES, num_steps=0)
     chunked = flatness.chunked(loss_fn, at_once)
     return {
-      "images": number,
+      "images": CURVED,
       "loss": float(jax.jit(lambda params: chunked(params, data, key=None))(self.params)),
       "eigenvalues": pairs.values.tolist(),
       "residuals": pairs.residuals.tolist(),
@@ -307,6 +300,7 @@ ADD = {
 def main() -> None:
   parser = flags(__doc__ or "", rounds=1)
   parser.add_argument("--workdir", type=Path, default=Path("runs/others_networks"))
+  parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch and curvlinops")
   parser.add_argument(
     "--record", action="store_true", help="measure nothing: record the stages that are done"
   )

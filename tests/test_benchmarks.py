@@ -4,6 +4,7 @@ import gzip
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import time
@@ -33,6 +34,15 @@ def test_seeds_are_a_number_or_a_list():
     assert module._seeds(text) == want
   with pytest.raises(SystemExit, match=r"--seeds: give a number of seeds.*got 'two'"):
     module._seeds("two")
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_a_script_takes_every_flag_that_it_reads(path):
+  text = path.read_text()
+  named = {name.replace("-", "_") for name in re.findall(r'"-{0,2}([a-z-]+)"', text)}
+  named |= {"rounds", "quick", "json"} if re.search(r"\bflags\(", text) else set()
+  named |= {*re.findall(r"\b(?:as )?options\.(\w+)(?: =|:$)", text, re.MULTILINE)}
+  assert {*re.findall(r"\boptions\.(\w+)\b(?!\()", text)} <= named
 
 
 def test_a_peer_measures_the_package_of_its_checkout_and_keeps_the_path(tmp_path, monkeypatch):
