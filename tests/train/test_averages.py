@@ -231,7 +231,7 @@ def test_the_results_are_those_of_the_best_copy(stopped):
 
 @pytest.mark.thorough
 def test_early_stopping_by_the_refined_nll_keeps_another_copy(tmp_path, light_runs):
-  """The least NLL after a temperature, by SciPy from what `load` predicts; the plain one is least elsewhere."""
+  """The least NLL after a temperature, by SciPy from what `load` predicts; the plain is least elsewhere."""
   refined = {"checkpoint.best": "val/nll_refined", "average.early_stopping.patience": 5}
   config = runs.make_config({**STOPPING, **refined, "replicas": 1, "optimizer.learning_rate": 0.02})
   results = train.train(config, tmp_path / "run")
