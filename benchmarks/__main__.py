@@ -7,12 +7,8 @@ it ends, with the machine and the versions; a measurement that fails is a line, 
 tables of `benchmarks/README.md`, `docs/speed.md` and `docs/toolbox.md` are made again from that file. So are
 all tables and numbers of the README, docs/ and papers/ with a record in `benchmarks/records` (`_records.py`
 says how a page asks for them), and the figures of comparisons. `--render` does only that. `--quick` takes a
-few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`. Eleven run
-only if they are named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers,
-`pyhessian_readme`, `install`, which downloads, `conformance`, which takes no times and has Keras from
-`--peer-python`, `others_networks`, `robust_networks` and `ood_features`, which take no times and read
-networks from `$JAXREG_TEST_DATA`, as `uci` reads its data, `update_sharpness`, which takes no times, and
-`flatness_resnet20`, which reads a network from there and takes half an hour.
+few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`. Those in
+`NAMED` run only if they are named; their docstrings say what they read and how long they take.
 """
 
 import argparse
@@ -66,6 +62,7 @@ NAMED = (
   "others_networks",
   "robust_networks",
   "ood_features",
+  "recalibration",
   "update_sharpness",
   "uci",
   "flatness_resnet20",

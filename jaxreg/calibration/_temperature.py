@@ -86,7 +86,8 @@ def fit_temperature(
   Here `l` is the cross-entropy, `n` the sum of the weights and `K` the number of classes. `vector` is
   `matrix` with a diagonal `W`. Both start from the best temperature `T`, and shrink less the more examples
   there are. With `weight=0` both maps are the same logistic regression of the log-probabilities. The more
-  parameters, the more held-out examples they need.
+  parameters, the more held-out examples they need. The penalty of `dirichlet` is a mean over the entries: for
+  many classes choose a larger weight.
 
   The objectives are convex: bisection finds the temperature, L-BFGS the maps. There is no interior minimum of
   the temperature if every example is right (`T` to 0), or if guessing at random is better than the model (`T`
