@@ -1,6 +1,7 @@
 """Over eighty regularizers side by side on 1000 MNIST images, five seeds each.
 
 Command: python run.py --config configs/compare_toolbox_mnist1k.py --config.data.idx.path=DIR
+         python run.py --config configs/compare_toolbox_mnist1k.py:epochs --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:flipped --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:decay --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:stopping --config.data.idx.path=DIR
@@ -13,8 +14,9 @@ whose steps pass several times through the network: `PASSES`. Each strength is c
 one, from one seed, by the error on the validation split; then five seeds are trained in one program. Early
 stopping evaluates that split every second epoch. Ensembles have five members.
 The six methods for images without labels add 100 of the 58000 others to each batch. R-Drop, the Pi model and
-the mean teacher have dropout at a rate of 0.3. `flipped`: a fifth of the training labels is changed to
-another class, with six of the rows. `decay`: the kinds of weight decay, 29 runs. `stopping`: early
+the mean teacher have dropout at a rate of 0.3. `epochs`: the rows of several passes with 60 epochs each, and
+longer trainings without a regularizer. `flipped`: a fifth of the training labels is changed to another class,
+with six of the rows. `decay`: the kinds of weight decay, 29 runs. `stopping`: early
 stopping by three metrics, with a fifth of the labels changed. `optimizers`: those of `optax.contrib` beside
 Adam. DIR has the idx files.
 """
@@ -300,8 +302,15 @@ OPTIMIZERS = {
   "ADOPT": _optimizer("adopt", 3e-4, 1e-3, 3e-3),
   "Prodigy": _optimizer("prodigy", 0.5, 1.0, 2.0),
 }
+# The rows of several passes, each with all epochs, beside longer trainings without a regularizer.
+EPOCHS = {
+  "none": ROWS["none"],
+  **{f"none, {times} times the epochs": ({"epochs": 60 * times}, {}) for times in (2, 5, 8)},
+  **{label: ROWS[label] for label in PASSES},
+}
 VARIANTS = {
   "clean": ROWS,
+  "epochs": EPOCHS,
   "flipped": {label: ROWS[label] for label in FLIPPED},
   "decay": DECAYS,
   "stopping": STOPPING,
@@ -323,8 +332,9 @@ def get_config(variant: str = "clean") -> Config:
   rows = VARIANTS[variant]
   if variant in ("flipped", "stopping"):
     config.data.flipped_labels.rate = 0.2
+  shorter = () if variant == "epochs" else PASSES
   config.compare.rows = {
-    label: {**fields, "epochs": config.epochs // PASSES[label]} if label in PASSES else fields
+    label: {**fields, "epochs": config.epochs // PASSES[label]} if label in shorter else fields
     for label, (fields, _) in rows.items()
   }
   config.compare.grid = {label: grid for label, (_, grid) in rows.items() if grid}

@@ -43,7 +43,7 @@ ARGUMENTS = {
   "flatness_fnn_mnist.py": [None, "profile"],
   "flatness_resnet20_cifar100.py": [None, "cifar10"],
   "flatness_transformer_multi30k.py": [None, "small"],
-  "compare_toolbox_mnist1k.py": [None, "flipped", "decay", "stopping", "optimizers"],
+  "compare_toolbox_mnist1k.py": [None, "epochs", "flipped", "decay", "stopping", "optimizers"],
   "optimizers_digits.py": [None, "exact_adam", "normalized_leaves", "sam", "sgld"],
   "toolbox_digits.py": [None, "max_norm", "weight_noise", "rnn_weight_noise"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
