@@ -241,7 +241,7 @@ class Study:
       ],
     }
 
-  def density(self, mesh=None):
+  def density(self):
     options = {"num_samples": self.sizes["starts"], "num_steps": self.sizes["nodes"]}
     found = self.curvature().density(key=jax.random.key(4), **options)
     return {name: getattr(found, name).tolist() for name in found._fields}

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from _records import Found
-from _report import flags
+from _report import Report, flags
 
 from jaxreg import ensembles, losses, noise, penalties
 
@@ -343,8 +343,7 @@ def main() -> None:
         stage(file, method, folder / f"{name}.npz", splits)
   if not options.quick:
     recorded(workdir, folder).write("uci", "JAXREG_TEST_DATA=DIR python -m benchmarks uci")
-  if options.json:
-    options.json.write_text(json.dumps({"tables": {}, "numbers": {}}))
+  Report(options.json).close()
 
 
 if __name__ == "__main__":
