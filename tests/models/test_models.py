@@ -264,7 +264,6 @@ def test_the_softmax_head_is_affine():
   "adaptive_sgd",
   "effect on features",
   "an autoencoder of MNIST with one hidden layer of 256 units",
-  size="the lecture's",
 )
 def test_the_lecture_s_autoencoder():
   model = classifier(models.MLP((256,)), models.AffineHead({"outputs": MNIST[1:]}))
