@@ -9,7 +9,9 @@ network is compiled. The task `NETWORK, forward` is the prediction of a batch th
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 
 import torch
 from _clock import now
@@ -176,6 +178,8 @@ def main():
   parser = argparse.ArgumentParser()
   parser.add_argument("--compile", metavar="MODE")
   mode, sides = parser.parse_args().compile, {}
+  cache = tempfile.TemporaryDirectory()  # an empty one, so that the first call compiles
+  os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.name
   for line in sys.stdin:
     task = json.loads(line)
     start = now()
