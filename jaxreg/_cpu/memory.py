@@ -12,8 +12,7 @@ def keep_freed_memory() -> bool:
   """Lets glibc keep the memory that a step frees for the next step; returns whether it does.
 
   XLA frees the temporary arrays of a step on a CPU. By default glibc gives large ones back to the system, and
-  the system clears the same pages anew for the next step: up to a quarter of the time of a large network's
-  step.
+  the system clears the same pages anew for the next step: up to 30 % of the time of a large network's step.
 
   Call it before the first import of JAX. Threads that are there already may have heaps of their own, which
   still give memory back. It does nothing without glibc, or where the environment sets up malloc.

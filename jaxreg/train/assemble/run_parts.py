@@ -83,6 +83,6 @@ def peak_of(config: Config, replicas: Vmap | Loop) -> float:
 
 
 def steps_per_dispatch(config: Config) -> int:
-  """Says how many steps one dispatch makes; one on a CPU, where convolutions in a loop are slow."""
+  """Says how many steps one dispatch makes; one on a CPU, where JAX's convolutions are slow in a loop."""
   alone = jax.default_backend() == "cpu" or config.parallel == "pmap"
   return config.steps_per_dispatch or (1 if alone else 8)
