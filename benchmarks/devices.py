@@ -5,7 +5,7 @@
 The same batch on 1, 2, 4 and 8 simulated devices of one process, and on two processes with a device each. The
 cores stay the same, so what a step takes longer is the price of spreading it. `dispatch` is a program that
 takes and returns all arrays of the step and computes nothing, `sums` the sum of all gradients over the
-devices. The rest is smaller products, which use the cores less well.
+devices. The rest is not measured by parts: products are smaller, and each device makes the whole update.
 """
 
 import sys
