@@ -75,7 +75,10 @@ def _keep(runs: list[Path]) -> None:
 
 
 def _run(*arguments: str) -> None:
-  subprocess.run([sys.executable, str(ROOT / "run.py"), *arguments], check=True, stdout=subprocess.DEVNULL)
+  with tempfile.TemporaryDirectory() as cache:  # an empty one, so that each command compiles
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": cache}
+    command = [sys.executable, str(ROOT / "run.py"), *arguments]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
