@@ -221,6 +221,8 @@ def caption(name: str, found: dict[str, Any]) -> str:
   cores = f"{machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['processor']}"
   if machine.get("instructions"):
     cores += f" with {machine['instructions']}"
+  if machine.get("load", 0) > machine["cores"]:  # more processes than cores wanted to run
+    cores += f", load {machine['load']}"
   return (
     f"`python -m benchmarks {name}`, {found['date']}: {device}{cores}, "
     f"Python {versions['python']},\njax {versions['jax']}."

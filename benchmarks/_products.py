@@ -1,4 +1,4 @@
-"""The matrix products and convolutions of each network alone, with their gradients: the floor of its step."""
+"""The matrix products and convolutions of each network alone, with their gradients."""
 
 from typing import NamedTuple
 

@@ -1,13 +1,14 @@
 """Training steps and forward passes on a CPU beside PyTorch's, eager and compiled.
 
-    python benchmarks/steps.py [--runs 3] [--pause 900] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
+    python benchmarks/steps.py [--runs 3] [--pause 1800] [--rounds 7] [--networks MLP,LeNet,ResNet-20,ViT]
       [--peer-python PYTHON]
 
 The trainer's whole step with metrics and augmentation; SGD with momentum, batch 128 (LeNet 50). The forward
 pass is that of an evaluation. Every contestant is a process of its own, stopped while others run. Every
 second round has the reverse order.
-A ratio is the median over the rounds of a run. Runs are `--pause` seconds apart, because neighbours on the
-machine change within minutes; a cell has the median, the least and the greatest of the runs.
+A ratio is the median over the rounds of a run. The fastest of PyTorch's is chosen in each run, of all its
+forms. Runs are `--pause` seconds apart, because neighbours on the machine change within minutes; a cell has
+the median, the least and the greatest of the runs.
 
 `--peer-python` is a Python with PyTorch, whose compiler needs a C++ compiler. Our side keeps freed memory, as
 `run.py` does; one contestant leaves that to glibc.
@@ -19,7 +20,7 @@ import sys
 import time
 
 from _peer import Peer
-from _report import Report, flags, ratios, spread
+from _report import Report, flags, milliseconds, ratios, spread
 from _steps import alternate
 
 from jaxreg._cpu.onednn import has_onednn
@@ -31,7 +32,7 @@ def main() -> None:
   parser = flags(__doc__, rounds=7)
   parser.add_argument("--networks", default="MLP,LeNet,ResNet-20,ViT")
   parser.add_argument("--runs", type=int, default=3)
-  parser.add_argument("--pause", type=float, default=900, help="seconds between runs")
+  parser.add_argument("--pause", type=float, default=1800, help="seconds between runs")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   options = parser.parse_args()
   rounds, seconds, number = (2, 0.1, 1) if options.quick else (options.rounds, 0.5, options.runs)
@@ -45,18 +46,30 @@ def main() -> None:
     runs.append(one_run(tasks, contestants(options.peer_python), rounds, seconds))
 
   report = Report(options.json)
-  # The compiler of PyTorch keeps its programs on the disk, so the first run has the time to compile.
-  report.table("steps", "network", "contestant", "ms", "time of PyTorch's", "first call, s")
+  heads = "time of eager PyTorch's", "time of the fastest PyTorch's", "first call, s"
+  report.table("steps", "network", "contestant", "ms", *heads)
   for task in tasks:
+    times, shares = {}, {}
     for name in runs[0][task]:
-      times = [statistics.median(run[task][name]["times"]) for run in runs]
-      shares = [
+      times[name] = [statistics.median(run[task][name]["times"]) for run in runs]
+      shares[name] = [
         statistics.median(ratios(run[task][name]["times"], next(iter(run[task].values()))["times"]))
         for run in runs
       ]
-      cells = spread([1000 * value for value in times], ".1f"), spread(shares)
-      report.row(task, name, *cells, f"{runs[0][task][name]['first']:.1f}", numbers=[times, shares])
+    for name, cells in shown(times, shares).items():
+      first = f"{runs[0][task][name]['first']:.1f}"
+      report.row(task, name, *cells, first, numbers=[times[name], shares[name]])
   report.close()
+
+
+def shown(times: dict[str, list[float]], shares: dict[str, list[float]]) -> dict[str, list[str]]:
+  """For each contestant its milliseconds, its shares, and its times over PyTorch's fastest of a run."""
+  peers = [shares[name] for name in shares if name.startswith("PyTorch")] or [next(iter(shares.values()))]
+  fastest = [min(run) for run in zip(*peers, strict=True)]
+  return {
+    name: [spread(milliseconds(times[name]), ".1f"), spread(each), spread(ratios(each, fastest))]
+    for name, each in shares.items()
+  }
 
 
 def one_run(

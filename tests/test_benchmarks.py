@@ -92,6 +92,32 @@ def test_the_page_takes_all_tables_of_a_measurement(monkeypatch):
   assert command.render(page, {}) == page
 
 
+def test_a_caption_has_the_load_of_a_busy_machine(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER.parent)
+  command = importlib.import_module("benchmarks.__main__")
+  for load, text in ((2.0, ""), (2.1, ", load 2.1")):
+    machine = {"cores": 2, "processor": "P", "load": load}
+    found = {"date": "D", "machine": machine, "versions": {"python": "3", "jax": "0"}}
+    assert command.caption("steps", found) == (
+      f"`python -m benchmarks steps`, D: 2 cores of P{text}, Python 3,\njax 0."
+    )
+
+
+def test_the_commands_of_report_cards_find_no_compiled_programs(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER)
+  report_card, caches = importlib.import_module("report_card"), []
+
+  def run(command, *, env, **_):
+    caches.append(env["XDG_CACHE_HOME"])
+    assert list(Path(caches[-1]).iterdir()) == []
+    assert env["JAX_COMPILATION_CACHE_DIR"] == "", "else it decides"
+
+  monkeypatch.setattr(report_card.subprocess, "run", run)
+  report_card._run("train")
+  report_card._run("report")
+  assert len(set(caches)) == 2
+
+
 def test_a_measurement_that_does_not_exist_is_one_line(monkeypatch, capsys):
   monkeypatch.syspath_prepend(FOLDER.parent)
   command = importlib.import_module("benchmarks.__main__")

@@ -40,6 +40,28 @@ def test_every_measurement_is_on_a_page():
     assert measurement in whole or set(found["tables"]) <= shown, measurement
 
 
+def test_the_cells_of_steps_and_products_follow_from_the_kept_numbers():
+  steps, products = map(importlib.import_module, ("steps", "products"))
+  results = json.loads(command.RESULTS.read_text())
+  kept, table = (results["steps"][part]["steps"] for part in ("numbers", "tables"))
+  for task in {row[0] for row in table["rows"]}:
+    rows = {row[1]: row[2:5] for row in table["rows"] if row[0] == task}
+    times, shares = ({name: kept[f"{task}, {name}"][part] for name in rows} for part in (0, 1))
+    assert steps.shown(times, shares) == rows
+  kept, table = (results["products"][part]["products"] for part in ("numbers", "tables"))
+  for network, name, *cells in table["rows"]:
+    assert products.shown(*kept[f"{network}, {name}"], kept[f"{network}, PyTorch"][0]) == cells
+
+
+def test_the_fastest_form_of_pytorch_is_that_of_each_run():
+  steps = importlib.import_module("steps")
+  shares = {"PyTorch": [1.0, 1.0], "PyTorch, default": [0.5, 2.0], "jaxreg": [1.0, 3.0]}
+  cells = steps.shown({name: [0.1, 0.3] for name in shares}, shares)
+  assert cells["jaxreg"] == ["200.0 (100.0 to 300.0)", "2.00 (1.00 to 3.00)", "2.50 (2.00 to 3.00)"]
+  alone = steps.shown({"jaxreg": [0.1]}, {"jaxreg": [1.0]})
+  assert alone["jaxreg"][2] == "1.00 (1.00 to 1.00)", "without PyTorch the first contestant takes its place"
+
+
 def test_a_page_chooses_rows_and_columns_of_a_table():
   table = {"columns": ["network", "load (1.5)", "ms"], "rows": [["MLP", "a", "1"], ["LeNet", "b", "2"]]}
   assert command.chosen(table, {}) == table
