@@ -24,11 +24,10 @@ Values = Callable[[Array], tuple[Array, Array]]
 class Search(NamedTuple):
   """The state of a run; all arrays have one row per example."""
 
-  number: Array  # of steps done
+  number: Array  # of steps before this point
   point: Array  # the perturbation
   before: Array  # the perturbation one step ago
-  gradient: Array
-  loss: Array
+  loss: Array  # one step ago
   best: Array  # the perturbation with the largest loss
   best_gradient: Array
   best_loss: Array
@@ -114,66 +113,69 @@ def apgd(
     return jax.lax.stop_gradient(gradient), jax.lax.stop_gradient(losses), wrong
 
   def goes_on(search: Search) -> Array:
-    return (search.number < num_steps) & ~(done | search.success).all()
+    return (search.number <= num_steps) & ~(done | search.success).all()
 
   def advance(search: Search) -> Search:
-    number = search.number + 1
-    share = jnp.where(number == 1, 1.0, MOMENTUM)
-    point = ascent(
-      search.point,
+    # The start is evaluated here, too: a second gradient before the loop would double the time to compile.
+    first = search.number == 0
+    gradient, loss, wrong = evaluate(search.point)
+    result = jnp.where(like(search.success, x), search.result, search.point)
+    better = first | (loss > search.best_loss)
+    best, best_gradient = (
+      jnp.where(like(better, x), *pair)
+      for pair in ((search.point, search.best), (gradient, search.best_gradient))
+    )
+    best_loss, rises = jnp.where(better, loss, search.best_loss), search.rises + (loss > search.loss)
+    width = widths[search.number]
+    checked = first | (width > 0)
+    halve = is_halved(rises, width, search.halved, best_loss, search.checked_loss) & (width > 0)
+    at_best = like(halve, x)
+    point = jnp.where(at_best, best, search.point)
+    step_size = jnp.where(halve, search.step_size / 2, search.step_size)
+    share = jnp.where(first, 1.0, MOMENTUM)
+    following = ascent(
+      point,
       search.before,
-      search.gradient,
-      step_size=like(search.step_size, x),
-      share=share.astype(search.point.dtype),
+      jnp.where(at_best, best_gradient, gradient),
+      step_size=like(step_size, x),
+      share=share.astype(point.dtype),
       norm=norm,
       onto_ball=onto_ball,
     )
-    gradient, loss, wrong = evaluate(point)
-    result = jnp.where(like(search.success, x), search.result, point)
-    better = loss > search.best_loss
-    best, best_gradient = (
-      jnp.where(like(better, x), *pair) for pair in ((point, search.best), (gradient, search.best_gradient))
-    )
-    best_loss, rises = jnp.where(better, loss, search.best_loss), search.rises + (loss > search.loss)
-    width = widths[number]
-    halve = is_halved(rises, width, search.halved, best_loss, search.checked_loss) & (width > 0)
-    at_best = like(halve, x)
     return Search(
-      number=number,
-      point=jnp.where(at_best, best, point),
-      before=search.point,
-      gradient=jnp.where(at_best, best_gradient, gradient),
+      number=search.number + 1,
+      point=following,
+      before=point,
       loss=jnp.where(halve, best_loss, loss),
       best=best,
       best_gradient=best_gradient,
       best_loss=best_loss,
-      step_size=jnp.where(halve, search.step_size / 2, search.step_size),
-      rises=jnp.where(width > 0, 0, rises),
-      halved=jnp.where(width > 0, halve, search.halved),
-      checked_loss=jnp.where(width > 0, best_loss, search.checked_loss),
+      step_size=step_size,
+      rises=jnp.where(checked, 0, rises),
+      halved=jnp.where(checked, halve, search.halved),
+      checked_loss=jnp.where(checked, best_loss, search.checked_loss),
       result=result,
       success=search.success | wrong,
     )
 
   start = onto_ball(radius * placed_like(uniform_start(key, x, norm), x))
-  gradient, loss, wrong = evaluate(start)
-  first = Search(
+  no_loss = jnp.zeros_like(done, jax.eval_shape(values, x)[0].dtype)
+  search = Search(
     number=jnp.int32(0),
     point=start,
     before=start,
-    gradient=gradient,
-    loss=loss,
+    loss=no_loss,
     best=start,
-    best_gradient=gradient,
-    best_loss=loss,
-    step_size=jnp.zeros_like(loss, start.dtype) + 2 * radius.reshape(-1),
-    rises=jnp.zeros_like(wrong, jnp.int32),
-    halved=jnp.zeros_like(wrong),
-    checked_loss=loss,
+    best_gradient=jnp.zeros_like(start),
+    best_loss=no_loss,
+    step_size=jnp.zeros_like(done, start.dtype) + 2 * radius.reshape(-1),
+    rises=jnp.zeros_like(done, jnp.int32),
+    halved=jnp.zeros_like(done),
+    checked_loss=no_loss,
     result=start,
-    success=wrong,
+    success=jnp.zeros_like(done),
   )
-  search = jax.lax.while_loop(goes_on, advance, first)
+  search = jax.lax.while_loop(goes_on, advance, search)
   return search.result, search.success
 
 

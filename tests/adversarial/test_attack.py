@@ -139,6 +139,14 @@ def test_a_run_is_that_of_numpy(norm, dual):
       np.testing.assert_allclose(got, each, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("method", ["apgd_ce", "apgd_dlr"])
+def test_the_network_s_gradient_is_once_in_the_program(method):
+  """The products of a linear model: its clean answers, and in the loop its answers and their gradient."""
+  x, labels = jnp.asarray(CENTRE, jnp.float32), jnp.asarray(LABELS)
+  run = jax.jit(lambda x: adversarial.attack(key(), linear, x, labels, eps=0.3, methods=(method,)))
+  assert run.lower(x).as_text().count("dot_general") == 3
+
+
 def test_the_ratio_is_that_of_sorted_logits():
   z, targets = RNG.normal(size=(40, 5)), (LABELS + 1) % 5
   ordered, rows = -np.sort(-z, axis=1), np.arange(40)
