@@ -120,10 +120,8 @@ def fit_detector(
       raise ArgumentError(
         "num_neighbors", f"must be at most the {counting} examples that count, got {num_neighbors}"
       )
-    scores = functools.partial(_neighbor_scores, num_neighbors)
-    enough = counts.sum() >= num_neighbors
-    training = jnp.where(enough, unit_length(features, (-1,)), jnp.nan)
-    return jax.tree_util.Partial(scores, training, counts | ~enough)
+    scores = functools.partial(_scores, _neighbor_scores, size, num_neighbors)
+    return jax.tree_util.Partial(scores, *_fit_neighbors(features, counts, num_neighbors))
   if kind in ("vim", "react"):
     if kernel is None:
       raise ArgumentError("kernel", f"must be given for {kind}, got None")
@@ -133,12 +131,13 @@ def fit_detector(
     shape = kernel.shape[1:]
     bias = jnp.zeros(shape, kernel.dtype) if bias is None else check_wide(bias, "bias", shape=shape)
     if kind == "react":
-      kept = jnp.where(counts[:, None], features, jnp.nan)
-      return jax.tree_util.Partial(_react_scores, jnp.nanquantile(kept, quantile), kernel, bias)
+      limit = jnp.nanquantile(jnp.where(counts[:, None], features, jnp.nan), quantile)
+      return jax.tree_util.Partial(functools.partial(_scores, _react_scores, size), limit, kernel, bias)
     num_components = size // 2 if num_components is None else num_components
     if num_components >= size:
       raise ArgumentError("num_components", f"must be below the {size} features, got {num_components}")
-    return jax.tree_util.Partial(_vim_scores, *_fit_vim(features, weights, kernel, bias, num_components))
+    scores = functools.partial(_scores, _vim_scores, size)
+    return jax.tree_util.Partial(scores, *_fit_vim(features, weights, kernel, bias, num_components))
   if labels is None:
     raise ArgumentError("labels", f"must be given for {kind}, got None")
   given: Any = labels
@@ -150,15 +149,27 @@ def fit_detector(
     num_classes = int(classes.max()) + 1
   labels = gathered(check_labels(given, features, "features", num_classes=num_classes))
   fitted = _fit_mahalanobis(features, weights, labels, num_classes)
-  return jax.tree_util.Partial(_relative_scores if kind == "relative_mahalanobis" else _class_scores, *fitted)
+  scores = _relative_scores if kind == "relative_mahalanobis" else _class_scores
+  return jax.tree_util.Partial(functools.partial(_scores, scores, size), *fitted)
 
 
-def _neighbor_scores(num_neighbors: int, training: Array, counts: Array, features: ArrayLike) -> Array:
-  return _neighbor_distances(num_neighbors, training, counts, _checked(features, training.shape[1]))
+def _scores(scores: Callable[..., Array], size: int, *fitted_and_features: Any) -> Array:
+  """Checks the features, and computes the scores in one program, which compiles faster than many."""
+  *fitted, features = fitted_and_features
+  x = check_wide(features, "features")
+  if x.ndim == 0 or x.shape[-1] != size:
+    raise ArgumentError("features", f"must be [..., {size}], as those of the fit, got {x.shape}")
+  return scores(*fitted, x)
 
 
-@functools.partial(jax.jit, static_argnums=0)  # an eager loop would compile in each call
-def _neighbor_distances(num_neighbors: int, training: Array, counts: Array, x: Array) -> Array:
+@functools.partial(jax.jit, static_argnums=2)
+def _fit_neighbors(features: Array, counts: Array, num_neighbors: int) -> tuple[Array, Array]:
+  enough = counts.sum() >= num_neighbors
+  return jnp.where(enough, unit_length(features, (-1,)), jnp.nan), counts | ~enough
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _neighbor_scores(num_neighbors: int, training: Array, counts: Array, x: Array) -> Array:
   x = unit_length(x, (-1,))
 
   def distance(one: Array) -> Array:
@@ -172,20 +183,18 @@ def _neighbor_distances(num_neighbors: int, training: Array, counts: Array, x: A
   return jax.lax.map(distance, flat, batch_size=CHUNK).reshape(x.shape[:-1])
 
 
-def _react_scores(limit: Array, kernel: Array, bias: Array, features: ArrayLike) -> Array:
-  return -jax.nn.logsumexp(
-    _logits(jnp.minimum(_checked(features, len(kernel)), limit), kernel, bias), axis=-1
-  )
+@jax.jit
+def _react_scores(limit: Array, kernel: Array, bias: Array, x: Array) -> Array:
+  return -jax.nn.logsumexp(_logits(jnp.minimum(x, limit), kernel, bias), axis=-1)
 
 
-def _vim_scores(
-  origin: Array, minor: Array, scale: Array, kernel: Array, bias: Array, features: ArrayLike
-) -> Array:
-  x = _checked(features, len(kernel))
+@jax.jit
+def _vim_scores(origin: Array, minor: Array, scale: Array, kernel: Array, bias: Array, x: Array) -> Array:
   residual = jnp.linalg.norm(_product(_minus(x, origin), minor), axis=-1)
   return scale * residual - jax.nn.logsumexp(_logits(x, kernel, bias), axis=-1)
 
 
+@functools.partial(jax.jit, static_argnums=4)
 def _fit_vim(
   features: Array, weights: Array, kernel: Array, bias: Array, num_components: int
 ) -> tuple[Array, ...]:
@@ -200,22 +209,19 @@ def _fit_vim(
   return origin, minor, jnp.where(weights.sum() > 0, scale, jnp.nan), kernel, bias
 
 
-def _class_scores(means: Array, whitening: Array, mean: Array, whole: Array, features: ArrayLike) -> Array:
-  del mean, whole
-  return _nearest_class(means, whitening, _checked(features, len(whitening)))
-
-
-def _relative_scores(means: Array, whitening: Array, mean: Array, whole: Array, features: ArrayLike) -> Array:
-  x = _checked(features, len(whitening))
-  return _nearest_class(means, whitening, x) - _distance(_minus(x, mean), whole)
-
-
 @jax.jit
-def _nearest_class(means: Array, whitening: Array, x: Array) -> Array:
+def _class_scores(means: Array, whitening: Array, mean: Array, whole: Array, x: Array) -> Array:
+  del mean, whole
   # One class after another: no array of all examples, classes and features.
   return jax.lax.map(lambda mean: _distance(_minus(x, mean), whitening), means).min(axis=0)
 
 
+@jax.jit
+def _relative_scores(means: Array, whitening: Array, mean: Array, whole: Array, x: Array) -> Array:
+  return _class_scores(means, whitening, mean, whole, x) - _distance(_minus(x, mean), whole)
+
+
+@functools.partial(jax.jit, static_argnums=3)
 def _fit_mahalanobis(features: Array, weights: Array, labels: Array, num_classes: int) -> tuple[Array, ...]:
   members = jax.nn.one_hot(labels, num_classes, dtype=features.dtype) * weights[:, None]
   sizes, total = members.sum(axis=0), weights.sum()
@@ -249,13 +255,6 @@ def _distance(difference: Array, whitening: Array) -> Array:
   finite = jnp.isfinite(difference).all(axis=-1)
   squares = jnp.square(_product(jnp.where(finite[..., None], difference, 0), whitening)).sum(axis=-1)
   return jnp.where(finite, squares, jnp.inf)
-
-
-def _checked(features: ArrayLike, size: int) -> Array:
-  x = check_wide(features, "features")
-  if x.ndim == 0 or x.shape[-1] != size:
-    raise ArgumentError("features", f"must be [..., {size}], as those of the fit, got {x.shape}")
-  return x
 
 
 def _logits(x: Array, kernel: Array, bias: Array) -> Array:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contract import jit
+from contract import compilations, jit
 from scipy.special import logsumexp
 from sklearn.covariance import EmpiricalCovariance
 from sklearn.decomposition import PCA
@@ -75,6 +75,14 @@ def test_scores_are_those_of_scikit_learn(kind):
 def test_neighbours_are_those_of_directions_however_long(scale):
   detector = fit_detector(np.float32(scale * TRAIN), kind="knn", num_neighbors=7)
   np.testing.assert_allclose(detector(np.float32(scale * NEW)), neighbours(NEW, 7), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ORACLES)
+def test_eager_calls_compile_few_programs(kind):
+  """One for each operation would be 20 to 70; no other test has these sizes."""
+  options = {"labels": LABELS[:83]} if "labels" in ORACLES[kind][0] else ORACLES[kind][0]
+  features, new = np.float32(TRAIN[:83]), np.float32(NEW[:7])
+  assert compilations(lambda: fit_detector(features, kind=kind, **options)(new)) <= 15
 
 
 @pytest.mark.parametrize("kind", ORACLES)
