@@ -17,7 +17,7 @@ from jaxreg._metrics import metric
 from jaxreg.reports._numbers import Number, calibration_interval, in_percent, mean, positive, share
 from jaxreg.typing import Array
 
-AT_ONCE = 20  # resamples that the compiled statistics take at once
+AT_ONCE = 20  # resamples that the compiled statistics take at once, at most
 ANSWERED = (0.9, 0.8)  # shares of the surest examples; the error of each share is shown
 GAPS = {
   "ece": calibration.ece_bins,
@@ -52,7 +52,9 @@ def _numbers(outputs: Array, labels: Array, weights: Array) -> dict[str, Array]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _rows(function: Callable[..., dict[str, Array]], predictions: Any, labels: Any, weights: Any) -> Any:
-  return jax.lax.map(lambda row: function(predictions, labels, row), weights, batch_size=AT_ONCE)
+  # A size that does not divide the rows would make a second program of the rest.
+  size = max(size for size in range(1, AT_ONCE + 1) if len(weights) % size == 0)
+  return jax.lax.map(lambda row: function(predictions, labels, row), weights, batch_size=size)
 
 
 @jax.jit

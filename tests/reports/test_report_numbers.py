@@ -10,7 +10,7 @@ from sklearn import metrics
 
 import jaxreg
 from jaxreg.reports._numbers import around, mean, ranked, resamples, share
-from jaxreg.reports._statistics import bootstrapped, over_resamples
+from jaxreg.reports._statistics import _classes, _rows, bootstrapped, over_resamples
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 4, 300)
@@ -36,6 +36,11 @@ def folder(tmp_path_factory):
 def card(folder):
   held_out = {"predictions": APART, "labels": APART_LABELS}
   return jaxreg.report(LOG_PROBS, {"labels": LABELS}, held_out=held_out, out=folder)
+
+
+def test_the_statistics_of_resamples_are_once_in_the_program():
+  weights = np.ones((1001, 300), np.float32)
+  assert _rows.lower(_classes, LOG_PROBS, LABELS, weights).as_text().count("stablehlo.sort") == 1
 
 
 @pytest.mark.thorough
