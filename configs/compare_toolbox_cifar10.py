@@ -1,11 +1,11 @@
-"""Nineteen regularizers side by side on 4000 images of CIFAR-10, three seeds, equal numbers of gradients.
+"""Nineteen regularizers side by side on 4000 images of CIFAR-10, three seeds, at equal cost.
 
 Command: python run.py --config configs/compare_toolbox_cifar10.py --config.data.tfds.train='train[:8%]'
 Source: ours; the rows and their strengths are those of `compare_toolbox_mnist1k`, but for the last.
 
 An MLP (256, 256), Adam, 30 epochs of 3600 training images, 400 for validation. Each strength is chosen among
 three, if there is one, from one seed, by the error on the validation split; then three seeds are trained in
-one program. R-Drop and SAM take two gradients for a step, and so 15 epochs.
+one program. A step of R-Drop or SAM passes twice through the network, so they have 15 epochs.
 """
 
 from configs.compare_toolbox_mnist1k import PASSES, ROWS
