@@ -262,8 +262,8 @@ ROWS = {
   "weight norm": ({"model.MLP.layer": "weight_norm"}, {}),
   "spectral norm": ({"model.MLP.layer": "spectral_norm"}, {}),
 }
-# Passes through the network, forward and back, of a step: its time in `docs/toolbox.md`, rounded, but without
-# the image operations of FixMatch and AugMix. The epochs are divided by it, for equal cost.
+# Passes through the network, forward and back, of a step: about its time in `docs/toolbox.md`, without the
+# image operations of FixMatch and AugMix. The epochs are divided by it, for equal cost.
 PASSES = {
   **dict.fromkeys(("R-Drop", "gradient penalty", "Jacobian penalty", "FGSM", "SAM", "ASAM", "GSAM"), 2),
   **dict.fromkeys(("entropy", "pseudo-label", "mean teacher"), 2),

@@ -33,7 +33,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
     raise ValueError("rows must have at least one entry, got none")
   many = len(rows) > MANY
   size = {"fontsize": 7.5 if many else "small"}
-  figure = new_figure(WIDTH, 1.8 + (0.14 if many else 0.3) * len(rows), title)
+  figure = new_figure(WIDTH, 1.8 + (0.13 if many else 0.3) * len(rows), title)
   first = next(iter(rows.values()))
   panels = [name for name in COMPARED if name in first]
   axes = figure.subplots(1, len(panels), sharey=True)
