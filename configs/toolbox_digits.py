@@ -95,10 +95,6 @@ TOOLBOX = {
     **{**FEW_LABELS, "teacher.workdir": "runs/toolbox_digits-none"},
   },
   "early_stopping": {"average.name": "early_stopping", "epochs": 100, "eval_every": 2},
-  "early_stopping_refined": {
-    **{"average.name": "early_stopping", "epochs": 100, "eval_every": 2},
-    **{"checkpoint.best": "val/nll_refined", "evaluate.measures": ("temperature",)},
-  },
   "swa": {"average.name": "swa"},
   "swag": {"average.name": "swag", "average.swag.start": 0.3},
   "ema": {"average.name": "ema"},
