@@ -7,7 +7,7 @@ it ends, with the machine and the versions; a measurement that fails is a line, 
 tables of `benchmarks/README.md`, `docs/speed.md` and `docs/toolbox.md` are made again from that file. So are
 all tables and numbers of the README, docs/ and papers/ with a record in `benchmarks/records` (`_records.py`
 says how a page asks for them), and the figures of comparisons. `--render` does only that. `--quick` takes a
-few minutes, shows that everything runs, and writes no page. PyTorch is that of `--peer-python`. Those in
+few minutes, shows that everything runs, and writes no page. `--peer-python` has PyTorch. The measurements in
 `NAMED` run only if they are named; their docstrings say what they read and how long they take.
 """
 

@@ -12,13 +12,16 @@ comparison is ours.
 1000 training images and the next 1000 for validation; an MLP (256, 256), Adam, 60 epochs, and fewer for rows
 whose steps pass several times through the network: `PASSES`. Each strength is chosen among three, if there is
 one, from one seed, by the error on the validation split; then five seeds are trained in one program. Early
-stopping evaluates that split every second epoch. Ensembles have five members.
-The six methods for images without labels add 100 of the 58000 others to each batch. R-Drop, the Pi model and
-the mean teacher have dropout at a rate of 0.3. `epochs`: the rows of several passes with 60 epochs each, and
-longer trainings without a regularizer. `flipped`: a fifth of the training labels is changed to another class,
-with six of the rows. `decay`: the kinds of weight decay, 29 runs. `stopping`: early
-stopping by three metrics, with a fifth of the labels changed. `optimizers`: those of `optax.contrib` beside
-Adam. DIR has the idx files.
+stopping evaluates that split every second epoch. Ensembles have five members. The six methods for images
+without labels add 100 of the 58000 others to each batch. R-Drop, the Pi model and the mean teacher have
+dropout at a rate of 0.3.
+
+`epochs`: the rows of several passes with 60 epochs each, and longer trainings without a regularizer.
+`flipped`: a fifth of the training labels is changed to another class, with six of the rows.
+`decay`: the kinds of weight decay, 29 runs.
+`stopping`: early stopping by three metrics, with a fifth of the labels changed.
+`optimizers`: Adam beside others by name.
+DIR has the idx files.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist

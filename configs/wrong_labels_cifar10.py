@@ -12,8 +12,8 @@ is for validation, with such labels, too; the labels of the test split are right
 
 All rows have the same network, data order and length, and the options of their papers, without a search.
 `forward correction` is given the true shares of the confusions, which are counted with the right labels;
-`forward correction, estimated` is given `ESTIMATES`, which need none. `early stopping` evaluates after each
-epoch and keeps the best one.
+`forward correction, estimated` is given `ESTIMATES`, which need none. They come from all images, for `small`
+too. `early stopping` evaluates after each epoch and keeps the best one.
 
 Without an argument: ResNet-8, 30 epochs, three seeds. 30 runs of 10 500 steps, 40 minutes each on one core.
   Run so far: 10 epochs, with both kinds of labels (docs/toolbox.md).
