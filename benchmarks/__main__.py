@@ -65,6 +65,7 @@ NAMED = (
   "recalibration",
   "update_sharpness",
   "uci",
+  "dropout_ensemble",
   "flatness_resnet20",
 )  # those that run only if they are named
 PEERS = (

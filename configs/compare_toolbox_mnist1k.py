@@ -6,6 +6,7 @@ Command: python run.py --config configs/compare_toolbox_mnist1k.py --config.data
          python run.py --config configs/compare_toolbox_mnist1k.py:decay --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:stopping --config.data.idx.path=DIR
          python run.py --config configs/compare_toolbox_mnist1k.py:optimizers --config.data.idx.path=DIR
+         python run.py --config configs/compare_toolbox_mnist1k.py:vit --config.data.idx.path=DIR
 Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, names them; the
 comparison is ours.
 
@@ -21,6 +22,7 @@ dropout at a rate of 0.3.
 `decay`: the kinds of weight decay, 29 runs.
 `stopping`: early stopping by three metrics, with a fifth of the labels changed.
 `optimizers`: Adam beside others by name.
+`vit`: the noise of a small Vision Transformer: 16 patches of 7x7, 64 units, 4 blocks.
 DIR has the idx files.
 """
 
@@ -305,6 +307,13 @@ OPTIMIZERS = {
   "ADOPT": _optimizer("adopt", 3e-4, 1e-3, 3e-3),
   "Prodigy": _optimizer("prodigy", 0.5, 1.0, 2.0),
 }
+VIT = {
+  "none": ({}, {}),
+  "dropout": ({}, {"model.ViT.dropout_rate": (0.05, 0.1, 0.2)}),
+  "attention dropout": ({}, {"model.ViT.attention_dropout_rate": (0.1, 0.2, 0.4)}),
+  "DropKey": ({}, {"model.ViT.dropkey_rate": (0.1, 0.2, 0.4)}),
+  "stochastic depth": ({}, {"model.ViT.branch_rate": (0.1, 0.2, 0.4)}),
+}
 # The rows of several passes, each with all epochs, beside longer trainings without a regularizer.
 EPOCHS = {
   "none": ROWS["none"],
@@ -318,6 +327,7 @@ VARIANTS = {
   "decay": DECAYS,
   "stopping": STOPPING,
   "optimizers": OPTIMIZERS,
+  "vit": VIT,
 }
 
 
@@ -333,6 +343,9 @@ def get_config(variant: str = "clean") -> Config:
   config.epochs = 60
   config.eval_every = config.checkpoint.every = 15
   rows = VARIANTS[variant]
+  if variant == "vit":
+    config.model.name = "ViT"
+    config.model.ViT.update(patch_size=7, width=64, depth=4, num_heads=4, d_ff=128)
   if variant in ("flipped", "stopping"):
     config.data.flipped_labels.rate = 0.2
   shorter = () if variant == "epochs" else PASSES

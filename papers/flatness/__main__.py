@@ -4,7 +4,8 @@
 
 The settings are fnn_mnist, resnet20_cifar100, transformer_multi30k and vgg9_cifar10, each with variants;
 `--help` after a setting lists them. `flatness.json` and `figures/` are written into `--out`, beside a folder
-for each network. Further flags go to `run.py`. What has been trained or computed is not computed again.
+for each network. `--record` also writes the record `benchmarks/records/flatness_SETTING_VARIANT.json`, in
+which seeds are runs. Further flags go to `run.py`. What has been trained or computed is not computed again.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from jaxreg._atomic_files import write_figures, write_json
 from jaxreg.train.errors import RunError, one_line
 from papers._command import one_line_errors
 from papers.flatness._analyses import ANALYSES, Network
-from papers.flatness._figures import compare_profiles, lines, make_figures
+from papers.flatness._figures import compare_profiles, lines, make_figures, recorded
 from papers.flatness._settings import SETTINGS, Fields, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,7 @@ def main(argv: list[str] | None = None) -> None:
   for name, variants in SETTINGS.items():
     command = commands.add_parser(name, allow_abbrev=False)
     command.add_argument("--out", type=Path, help="default: runs/flatness_SETTING[_VARIANT]")
+    command.add_argument("--record", action="store_true", help="also write a record for the page")
     group = command.add_mutually_exclusive_group()
     for variant in filter(None, variants):
       flag = f"--{variant.replace('_', '-')}"
@@ -43,11 +45,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.error(f"unexpected argument {wrong[0]!r}; fields of run.py are given as --config.FIELD=VALUE")
   variant = getattr(arguments, "variant", "")
   name = "_".join(filter(None, ("flatness", arguments.setting, variant)))
-  measure(SETTINGS[arguments.setting][variant], arguments.out or Path("runs") / name, flags)
+  out = arguments.out or Path("runs") / name
+  results = measure(SETTINGS[arguments.setting][variant], out, flags)
+  if arguments.record:
+    variant_flag = f" --{variant.replace('_', '-')}" * bool(variant)
+    recorded(results).write(name, f"python -m papers.flatness {arguments.setting}{variant_flag} --record")
 
 
-def measure(setting: Setting, out: Path, flags: list[str]) -> None:
-  """Trains and analyses the rows of a setting; writes the results below `out` and prints them."""
+def measure(setting: Setting, out: Path, flags: list[str]) -> dict[str, Any]:
+  """Trains and analyses the rows of a setting; writes the results below `out`, prints and returns them."""
   arrays: dict[str, dict[str, Any]] = {}
   results: dict[str, dict[str, Any]] = {}
   for label, row in setting.rows.items():
@@ -69,6 +75,7 @@ def measure(setting: Setting, out: Path, flags: list[str]) -> None:
   write_json(out / "flatness.json", results)
   print(lines(results))
   print(f"in {out}: flatness.json, figures, and a folder for each network")
+  return results
 
 
 def _train(config: str, fields: Fields, folder: Path, flags: list[str]) -> None:

@@ -1,10 +1,12 @@
 """The paper's figures 1 to 4 from the arrays of the analyses, and the numbers as text."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from benchmarks._records import Found
 from jaxreg import plots
 from papers.flatness._analyses import rises
 
@@ -92,6 +94,28 @@ def lines(results: Mapping[str, Table]) -> str:
     for noise, each in row.get("alignment", {}).items():
       text.append(f"  alignment, {noise}: least ratio {each['least_ratio']:.2f} of {each['points']} points")
   return "\n".join(text)
+
+
+def recorded(results: Mapping[str, Table]) -> Found:
+  """Collects the numbers of the results for a record: seeds are runs, and so are a profile's directions."""
+  values: dict[tuple[str, str], list[float]] = {}
+  for label, row in results.items():
+    label = re.sub(r",? ?seed \d+$", "", label)
+    name = f"{label}, " if label else ""
+    numbers = {(label, f"rise at {at}"): each["rises"] for at, each in row.get("profile", {}).items()}
+    for kind, each in row.get("variance_flatness", {}).items():
+      numbers[f"{name}{kind}", "correlation with flatness"] = [each["fit"]["correlation"]]
+    for kind, fit in row.get("projected_variance", {}).get("fits", {}).items():
+      numbers[f"{name}{kind}", "correlation with curvature"] = [fit["correlation"]]
+    for noise, each in row.get("alignment", {}).items():
+      for quantity in ("least", "last"):
+        numbers[f"{name}{noise}", f"{quantity} ratio"] = [each[f"{quantity}_ratio"]]
+    for key, runs in numbers.items():
+      values.setdefault(key, []).extend(runs)
+  found = Found()
+  for (label, quantity), runs in values.items():
+    found.add(label, quantity, runs, 1 if "ratio" in quantity else 3)
+  return found
 
 
 def _fit(fit: Table) -> str:
