@@ -23,9 +23,9 @@ from flax import linen as nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jaxreg import ensembles, losses, noise  # noqa: E402
-from jaxreg.train.data import sources  # noqa: E402
-from papers._small_networks import dense, last, run, train  # noqa: E402
+from jaxreg import ensembles, losses, noise
+from jaxreg.train.data import sources
+from papers._small_networks import dense, last, run, train
 
 NAME, RATE = "jjgo_mnistnet", 0.5
 SEEDS, STEPS, CHUNK, MASKS = 5, 3000, 250, (3, 10, 30, 100)
@@ -49,7 +49,7 @@ def features(split: Any, read: Any, batch: int = 1000) -> dict[str, Any]:
 
 
 def logits_fn(params: Any, x: Any, *, key: Any = None) -> Any:
-  """Returns logits under masks that `key` draws, or without a key under their mean, which is weight scaling."""
+  """Returns logits under masks that `key` draws; without a key those of weight scaling."""
   keys = (None, None) if key is None else jax.random.split(key)
   hidden = jax.nn.relu(dense(params["Dense_0"], noise.dropout(keys[0], x, rate=RATE)))
   return dense(params["Dense_1"], noise.dropout(keys[1], hidden, rate=RATE))
@@ -61,7 +61,7 @@ def loss_fn(params: Any, batch: Any, *, key: Any) -> Any:
 
 @jax.jit
 def predictions(params: Any, x: Any, key: Any) -> dict[str, Any]:
-  """Returns log-probabilities of every mean over masks; `one mask` has those of each, `[masks, n, classes]`."""
+  """Returns log-probabilities of each mask, `[masks, n, classes]`, of means over masks and of one pass."""
   sample = {"num_samples": MASKS[-1], "per_example": False, "chunk_size": 1}
   drawn = ensembles.mc_regress(logits_fn, params, x, key=key, **sample).samples
   members = jax.nn.log_softmax(drawn)

@@ -165,11 +165,12 @@ def timed(line: list[str], cache: str) -> tuple[float, float]:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
+  others = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
   began, before = time.perf_counter(), used()
   subprocess.run(
     [sys.executable, "run.py", *line],
     cwd=ROOT,
-    env={**os.environ, "XDG_CACHE_HOME": cache},
+    env={**others, "XDG_CACHE_HOME": cache},
     check=True,
     stdout=subprocess.DEVNULL,
     stderr=subprocess.DEVNULL,
