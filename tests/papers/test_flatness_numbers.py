@@ -13,7 +13,7 @@ import zips
 from jaxreg import flatness, losses
 from papers.flatness import __main__ as command
 from papers.flatness import _analyses as analyses
-from papers.flatness._figures import compare_profiles, lines
+from papers.flatness._figures import compare_profiles, lines, recorded
 from papers.flatness._settings import SETTINGS, Setting
 
 PLAIN = Setting("", "", rows={}, mask=("first",))
@@ -39,6 +39,18 @@ def test_lower_along_counts_directions_of_lower_rise():
   assert "flatter_than" not in compared["no dropout"]["1"]
   row = {"step": 1, "train/loss": 2.0, "profile": compared["keep 0.8"]}
   assert "rise at ±1: 4 ± 4.4; lower than no dropout along 2 of 3" in lines({"keep 0.8": row})
+
+
+def test_seeds_are_the_runs_of_a_record():
+  def row(number):
+    fit = {"fit": {"correlation": -number / 10}}
+    ratios = {"least_ratio": 15.0 + number, "last_ratio": 60.0}
+    return {"variance_flatness": {"gradients": fit}, "alignment": {"keep 0.9": ratios}}
+
+  rows = recorded({f"lr 0.5, seed {number}": row(number) for number in range(3)}).rows
+  assert rows["lr 0.5, gradients"]["runs"] == {"correlation with flatness": [0.0, -0.1, -0.2]}
+  assert rows["lr 0.5, keep 0.9"]["runs"] == {"least ratio": [15.0, 16.0, 17.0], "last ratio": [60.0] * 3}
+  assert [*recorded({"seed 4": row(4)}).rows] == ["gradients", "keep 0.9"]
 
 
 def test_the_isotropic_control_has_the_total_variance_of_the_samples():
