@@ -8,7 +8,7 @@ in small: there subsets of ImageNet, and 15.4, 14.6 and 13.0 % error (softmax, t
 classes, 23.5, 23.3 and 24.1 % with 1000; 49.3, 47.6 and 46.8 % with 100 images a class.
 
 2000 steps of 50 images for all (in whole epochs: 1980 for `images300`, 1998 for `images30`), 8 groups, no
-search; type II predicts with its logits divided by 8. DIR has the four idx files. Half a minute on 2 cores.
+search; type II predicts with its logits divided by 8. DIR has the four idx files. Two minutes on one core.
 """
 
 from configs.compare_group_softmax import row
