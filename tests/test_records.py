@@ -210,11 +210,8 @@ def test_figures_of_comparisons_are_those_of_their_records(tmp_path):
 
 # Figures of hours of training, from before they were made narrow: only a new run draws them again.
 WIDE = {
-  "adaptive_sgd_autoencoder",
   "dropmax_start",
   "flatness_fnn_mnist_alignment",
-  "flatness_fnn_mnist_one_setting_projected_variance",
-  "flatness_fnn_mnist_one_setting_variance_flatness",
   "flatness_fnn_mnist_profile",
   "flatness_resnet20_cifar10_profile",
   "flatness_resnet20_cifar10_projected_variance",
@@ -227,7 +224,6 @@ WIDE = {
   "group_softmax_digits",
   "group_softmax_mnist1k",
   "group_softmax_mnist5k",
-  "regularization_weight_noise",
 }
 
 
