@@ -221,7 +221,6 @@ WIDE = {
   "flatness_transformer_multi30k_variance_flatness",
   "flatness_vgg9_cifar10_profile",
   "group_softmax_cifar10",
-  "group_softmax_digits",
   "group_softmax_mnist1k",
   "group_softmax_mnist5k",
 }
