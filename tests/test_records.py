@@ -210,7 +210,6 @@ def test_figures_of_comparisons_are_those_of_their_records(tmp_path):
 
 # Figures of hours of training, from before they were made narrow: only a new run draws them again.
 WIDE = {
-  "dropmax_start",
   "flatness_fnn_mnist_alignment",
   "flatness_fnn_mnist_profile",
   "flatness_resnet20_cifar10_profile",

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxreg._figures import new_figure, tidy
+from jaxreg._figures import WIDTH, new_figure, tidy
 
 Records = Sequence[Mapping[str, Any]]
 # The metrics of a panel by label; each panel is one row of the figure.
@@ -45,11 +45,11 @@ def first_steps(columns: Mapping[str, Mapping[str, Records]], *, window: int = 5
       raise ValueError(
         f"columns[{recipe!r}] must have a run of 'DropMax', got {', '.join(methods) or 'none'}"
       )
-  figure = new_figure(5.5 * len(columns), 12, title)
+  figure = new_figure(WIDTH, 11, title)
   grid = figure.subplots(4, len(columns), sharex=True, sharey="row", squeeze=False)
   for axes, (recipe, methods) in zip(grid.T, columns.items()):
     terms, accuracy, probabilities, gradients = axes
-    terms.set_title(recipe)
+    terms.set_title(recipe, fontsize="medium")
     dropmax = methods["DropMax"]
     _lines(terms, dropmax, TERMS)
     _lines(terms, dropmax, {"sum": "loss"}, color="black", linestyle="--")
@@ -69,8 +69,9 @@ def first_steps(columns: Mapping[str, Mapping[str, Records]], *, window: int = 5
   labels = ("terms (nats)", "training accuracy (%)", "DropMax, probability", "gradient norm")
   for axis, label in zip(grid[:, 0], labels):
     axis.set_ylabel(label)
-  for axis in grid[:, -1]:
-    axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+  grid[-1, -1].set_ylim(top=300 * grid[-1, -1].get_ylim()[1])  # for the legend
+  for axis, place in zip(grid[:, -1], ("upper right", "upper left", "upper right", "upper right")):
+    axis.legend(fontsize="small", loc=place, frameon=False)
   for axis in grid.flat:
     tidy(axis)
   return figure
