@@ -1,6 +1,7 @@
 """Nineteen regularizers side by side on 4000 images of CIFAR-10, three seeds, at equal cost.
 
-Command: python run.py --config configs/compare_toolbox_cifar10.py --config.data.tfds.train='train[:8%]'
+Command: python run.py --config configs/compare_toolbox_cifar10.py
+         with --config.data.tfds.train='train[:8%]' --config.data.tfds.test='test[:2000]'
 Source: ours; the rows and their strengths are those of `compare_toolbox_mnist1k`, but for the last.
 
 An MLP (256, 256), Adam, 30 epochs of 3600 training images, 400 for validation. Each strength is chosen among

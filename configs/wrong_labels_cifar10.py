@@ -1,7 +1,8 @@
 """Labels that people gave CIFAR-10, 40 or 9 per cent of them wrong: ten ways to learn from them.
 
 Command: python run.py --config configs/wrong_labels_cifar10.py --config.data.tfds.labels_file=FILE
-         (`:aggre` for the better labels; `:small` and `:small_aggre` for a set of 4000 images)
+         (`:aggre` for the better labels; `:small` and `:small_aggre` for 4000 images, with
+         --config.data.tfds.train='train[:8%]')
 Source: Wei et al., `Learning with Noisy Labels Revisited: A Study Using Real-World Human Annotations`, 2022,
 has the labels, CIFAR-10N; the losses' sources are in their docstrings. The comparison is ours.
 

@@ -106,7 +106,6 @@ def test_coupled_decay_of_normalised_steps_depends_on_the_gradient(x64):
   np.testing.assert_allclose(norm, (ETA * GRADIENT / (2 * RATE)) ** (1 / 3), rtol=2e-3)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", STEPS)
 def test_cautious_decay_takes_half_of_the_entries(name, x64):
   make, length, mean = STEPS[name]
@@ -128,13 +127,11 @@ def test_the_corrected_norm_does_not_follow_the_learning_rate(x64):
   np.testing.assert_allclose(norms["corrected", 1.0] / norms["corrected", 0.1], 1, rtol=0.03)
 
 
-@pytest.mark.thorough
 def test_adam_has_the_norm_of_steps_with_a_root_mean_square_of_1(x64):
   norm, _ = settled(optim.decay(optax.adam(ETA), ETA, rate=RATE), steps=3000)
   np.testing.assert_allclose(norm, np.sqrt(SIZE * ETA / (2 * RATE)), rtol=0.05)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("blocks", ["leaf", "unit"])
 def test_a_fixed_norm_keeps_the_norm_and_turns_by_the_learning_rate(blocks):
   """In float32, over steps with momentum: rounding does not add up."""
