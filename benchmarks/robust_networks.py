@@ -1,10 +1,10 @@
-"""Errors of a robust network of other people under our attacks, and under those of foolbox and torchattacks.
+"""Errors of robust networks of other people under our attacks, and under those of foolbox and torchattacks.
 
     JAXREG_TEST_DATA=DIR python -m benchmarks robust_networks --peer-python PYTHON
 
-PYTHON has PyTorch, foolbox and torchattacks. The network is CNN-A of alpha-beta-CROWN, which was trained on
-attacked images of MNIST. All attacks have the same images, and each run of an attack has 40 steps; targeted
-DLR makes up to nine runs. The script writes the record `robust_networks`.
+PYTHON has PyTorch, foolbox and torchattacks. The networks are CNN-A of alpha-beta-CROWN, which were trained
+on attacked images of MNIST and of CIFAR-10. All attacks have the same images, and each run of an attack has
+40 steps; targeted DLR makes up to nine runs. The script writes the record `robust_networks`.
 """
 
 import json
@@ -24,8 +24,12 @@ from others_networks import Study
 
 from jaxreg import adversarial
 
-NAME = "abc_mnist_cnn_a_adv"
-RADII = 0.1, 0.2, 0.3
+# The radii of each network, as a page shows them.
+RADII = {
+  "abc_mnist_cnn_a_adv": {"0.1": 0.1, "0.2": 0.2, "0.3": 0.3},
+  "abc_cifar_cnn_a_adv": {"1/255": 1 / 255, "2/255": 2 / 255, "4/255": 4 / 255},
+}
+DATA = {"abc_mnist_cnn_a_adv": "MNIST", "abc_cifar_cnn_a_adv": "CIFAR-10"}
 IMAGES, STEPS, QUERIES = 256, 40, 500
 METHODS = {"PGD": "PGD", "apgd_ce": "APGD", "apgd_dlr": "APGDT", "square": "Square"}
 TITLES = {"PGD": "PGD", "apgd_ce": "Auto-PGD, cross-entropy", "apgd_dlr": "Auto-PGD, targeted DLR"}
@@ -54,6 +58,32 @@ def ours(study: Study, data: dict[str, Any], radius: float) -> dict[str, np.ndar
   return {name: np.asarray(jax.jit(run, static_argnums=0)(name)) for name in METHODS}
 
 
+def measure(record: Found, name: str, radii: dict[str, float], folder: Path, python: str) -> None:
+  """Adds a network's errors under each attack, ours and theirs, to the record."""
+  with tempfile.TemporaryDirectory() as workdir:
+    study = Study(name, folder, Path(workdir))
+    data = study.test(IMAGES)
+    file = Path(workdir) / "data.npz"
+    np.savez(file, **data, radii=np.array([*radii.values()]), steps=STEPS, queries=QUERIES)
+    script = Path(__file__).with_name("_attacks_torch.py")
+    command = [python, script, folder / "networks", name, file]
+    peer = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
+  theirs = json.loads(peer.stdout.splitlines()[-1])
+  for shown, radius in radii.items():
+    wrong = ours(study, data, radius)
+    wrong["attack"] = np.any([wrong[method] for method in METHODS if method != "PGD"], axis=0)
+
+    def add(row: str, each: np.ndarray, pgd: np.ndarray = wrong["PGD"], shown: str = shown) -> None:
+      record.add(f"{DATA[name]}, {row}", f"error at {shown}, %", 100 * each.mean(), 1)
+      record.add(f"{DATA[name]}, {row}", f"only PGD at {shown}, images", (pgd & ~each).sum(), 0)
+
+    for method, each in wrong.items():
+      add(TITLES[method], each)
+      if method in METHODS:
+        peers = np.array(theirs[f"{METHODS[method]} {radius:g}"])
+        add(f"{TITLES[method]} of {THEIRS.get(method, 'torchattacks')}", peers)
+
+
 def main() -> None:
   parser = flags(__doc__ or "", rounds=1)
   parser.add_argument("--peer-python", default=sys.executable)
@@ -61,31 +91,11 @@ def main() -> None:
   if not (given := os.environ.get("JAXREG_TEST_DATA")):
     parser.error("JAXREG_TEST_DATA must name the folder of the networks and their data, got none")
   if options.quick:
-    globals().update({"IMAGES": 16, "STEPS": 4, "QUERIES": 10, "RADII": (0.3,)})
+    globals().update({"IMAGES": 16, "STEPS": 4, "QUERIES": 10})
+    globals()["RADII"] = {name: dict([*radii.items()][:1]) for name, radii in RADII.items()}
   folder, record = Path(given), Found()
-  with tempfile.TemporaryDirectory() as workdir:
-    study = Study(NAME, folder, Path(workdir))
-    data = study.test(IMAGES)
-    file = Path(workdir) / "data.npz"
-    np.savez(file, **data, radii=np.array(RADII), steps=STEPS, queries=QUERIES)
-    script = Path(__file__).with_name("_attacks_torch.py")
-    command = [options.peer_python, script, folder / "networks", NAME, file]
-    peer = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
-  theirs = json.loads(peer.stdout.splitlines()[-1])
-  for radius in RADII:
-    wrong = ours(study, data, radius)
-    wrong["attack"] = np.any([wrong[name] for name in METHODS if name != "PGD"], axis=0)
-    for name, each in wrong.items():
-      record.add(TITLES[name], f"error at {radius:g}, %", 100 * each.mean(), 1)
-      missed = wrong["PGD"] & ~each
-      record.add(TITLES[name], f"only PGD at {radius:g}, images", missed.sum(), 0)
-      print(f"{radius:g} {TITLES[name]}: {100 * each.mean():.1f} %, only PGD {missed.sum()}", flush=True)
-      if name in METHODS:
-        peer = np.array(theirs[f"{METHODS[name]} {radius:g}"])
-        label = f"{TITLES[name]} of {THEIRS.get(name, 'torchattacks')}"
-        record.add(label, f"error at {radius:g}, %", 100 * peer.mean(), 1)
-        record.add(label, f"only PGD at {radius:g}, images", (wrong["PGD"] & ~peer).sum(), 0)
-        print(f"{radius:g} {label}: {100 * peer.mean():.1f} %, differs {(peer != each).sum()}", flush=True)
+  for name, radii in RADII.items():
+    measure(record, name, radii, folder, options.peer_python)
   if not options.quick:
     record.write(
       "robust_networks", "JAXREG_TEST_DATA=DIR python -m benchmarks robust_networks --peer-python PYTHON"
