@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jaxreg import ensembles, losses, noise
 from jaxreg.train.data import sources
+from papers._command import one_line_errors
 from papers._small_networks import dense, last, run, train
 
 NAME, RATE = "jjgo_mnistnet", 0.5
@@ -49,7 +50,7 @@ def features(split: Any, read: Any, batch: int = 1000) -> dict[str, Any]:
 
 
 def logits_fn(params: Any, x: Any, *, key: Any = None) -> Any:
-  """Returns logits under masks that `key` draws; without a key those of weight scaling."""
+  """Returns logits under masks that `key` draws; without a key it scales the weights."""
   keys = (None, None) if key is None else jax.random.split(key)
   hidden = jax.nn.relu(dense(params["Dense_0"], noise.dropout(keys[0], x, rate=RATE)))
   return dense(params["Dense_1"], noise.dropout(keys[1], hidden, rate=RATE))
@@ -76,6 +77,7 @@ def distance(log_probs: Any, others: Any) -> Any:
   return 50 * jnp.abs(jnp.exp(log_probs) - jnp.exp(others)).sum(axis=-1).mean()
 
 
+@one_line_errors()
 def main() -> None:
   parser = flags(__doc__ or "", rounds=1)
   options = parser.parse_args()

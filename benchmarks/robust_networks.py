@@ -24,12 +24,11 @@ from others_networks import Study
 
 from jaxreg import adversarial
 
-# The radii of each network, as a page shows them.
-RADII = {
-  "abc_mnist_cnn_a_adv": {"0.1": 0.1, "0.2": 0.2, "0.3": 0.3},
-  "abc_cifar_cnn_a_adv": {"1/255": 1 / 255, "2/255": 2 / 255, "4/255": 4 / 255},
+# The network of each data set, and its radii as a page shows them.
+NETWORKS = {
+  "MNIST": ("abc_mnist_cnn_a_adv", {"0.1": 0.1, "0.2": 0.2, "0.3": 0.3}),
+  "CIFAR-10": ("abc_cifar_cnn_a_adv", {"1/255": 1 / 255, "2/255": 2 / 255, "4/255": 4 / 255}),
 }
-DATA = {"abc_mnist_cnn_a_adv": "MNIST", "abc_cifar_cnn_a_adv": "CIFAR-10"}
 IMAGES, STEPS, QUERIES = 256, 40, 500
 METHODS = {"PGD": "PGD", "apgd_ce": "APGD", "apgd_dlr": "APGDT", "square": "Square"}
 TITLES = {"PGD": "PGD", "apgd_ce": "Auto-PGD, cross-entropy", "apgd_dlr": "Auto-PGD, targeted DLR"}
@@ -58,8 +57,10 @@ def ours(study: Study, data: dict[str, Any], radius: float) -> dict[str, np.ndar
   return {name: np.asarray(jax.jit(run, static_argnums=0)(name)) for name in METHODS}
 
 
-def measure(record: Found, name: str, radii: dict[str, float], folder: Path, python: str) -> None:
-  """Adds a network's errors under each attack, ours and theirs, to the record."""
+def measure(record: Found, label: str, folder: Path, python: str, *, quick: bool = False) -> None:
+  """Adds the errors of a data set's network under each attack, ours and theirs, to the record."""
+  name, radii = NETWORKS[label]
+  radii = dict([*radii.items()][:1]) if quick else radii
   with tempfile.TemporaryDirectory() as workdir:
     study = Study(name, folder, Path(workdir))
     data = study.test(IMAGES)
@@ -74,8 +75,8 @@ def measure(record: Found, name: str, radii: dict[str, float], folder: Path, pyt
     wrong["attack"] = np.any([wrong[method] for method in METHODS if method != "PGD"], axis=0)
 
     def add(row: str, each: np.ndarray, pgd: np.ndarray = wrong["PGD"], shown: str = shown) -> None:
-      record.add(f"{DATA[name]}, {row}", f"error at {shown}, %", 100 * each.mean(), 1)
-      record.add(f"{DATA[name]}, {row}", f"only PGD at {shown}, images", (pgd & ~each).sum(), 0)
+      record.add(f"{label}, {row}", f"error at {shown}, %", 100 * each.mean(), 1)
+      record.add(f"{label}, {row}", f"only PGD at {shown}, images", (pgd & ~each).sum(), 0)
 
     for method, each in wrong.items():
       add(TITLES[method], each)
@@ -92,10 +93,9 @@ def main() -> None:
     parser.error("JAXREG_TEST_DATA must name the folder of the networks and their data, got none")
   if options.quick:
     globals().update({"IMAGES": 16, "STEPS": 4, "QUERIES": 10})
-    globals()["RADII"] = {name: dict([*radii.items()][:1]) for name, radii in RADII.items()}
   folder, record = Path(given), Found()
-  for name, radii in RADII.items():
-    measure(record, name, radii, folder, options.peer_python)
+  for label in NETWORKS:
+    measure(record, label, folder, options.peer_python, quick=options.quick)
   if not options.quick:
     record.write(
       "robust_networks", "JAXREG_TEST_DATA=DIR python -m benchmarks robust_networks --peer-python PYTHON"
